@@ -5,6 +5,8 @@
  * written. If the gap is measured, the parameters at which the gradient was computed are read, too.
  * The references are "copy", a memcpy of the same vector, counted as read and written; and
  * "momentum in three passes", one function for each vector operation.
+ *
+ * Key matrices: the time of one update of a hidden matrix with optimizer=muon.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -21,6 +23,8 @@
 
 const struct option bench_apply_keys[] = {
     {"counts", OPTION_TEXT, "400000,25600000", 0, 0, NULL, NULL, "vector lengths, comma-separated"},
+    {"matrices", OPTION_TEXT, "64x256,256x256", 0, 0, NULL, NULL,
+     "shapes of matrices that optimizer=muon updates, comma-separated"},
     {"repeats", OPTION_INTEGER, "21", 1, BENCH_REPEATS, NULL, NULL,
      "number of measurements of each case"},
     {"threads", OPTION_INTEGER, "1", 1, HELPERS_MOST + 1, NULL, NULL,
@@ -97,19 +101,29 @@ static void measure_three_passes(const struct bench *b, const struct vectors *v)
 enum into { INTO_OTHER, INTO_OWN, INTO_READ_AT };
 static const char *const into_names[] = {"", " in place", " over it"};
 
+static status open_optimizer(optimizer **out, const char *name, size_t count)
+{
+    status result = OK;
+    options *o = NULL;
+    char what[64];
+    snprintf(what, sizeof what, "optimizer=%s", name);
+    TRY(config_compose_texts(&o, (const char *const[]){what, NULL}, NULL, "bench"));
+    TRY(optimizer_open(out, o, count));
+done:
+    options_close(&o);
+    return result;
+}
+
 static status measure(const struct bench *b, const char *name, bool gap, enum into into,
                       struct vectors *v)
 {
     status result = OK;
-    options *o = NULL;
     optimizer *p = NULL;
     struct bench_series seconds = {0};
     struct optimizer_pass pass;
     char what[64];
 
-    snprintf(what, sizeof what, "optimizer=%s", name);
-    TRY(config_compose_texts(&o, (const char *const[]){what, NULL}, NULL, "bench"));
-    TRY(optimizer_open(&p, o, v->count));
+    TRY(open_optimizer(&p, name, v->count));
     optimizer_share(p, v->helpers);
     for (unsigned i = 0; i < b->repeats + WARM_UP; i++) {
         double began = clock_seconds();
@@ -125,11 +139,45 @@ static status measure(const struct bench *b, const char *name, bool gap, enum in
     report(b, what, v, 3 + 2.0 * (optimizer_state_count(p) > 0) + gap, &seconds);
 done:
     optimizer_close(&p);
-    options_close(&o);
     return result;
 }
 
-static status measure_count(const struct bench *b, size_t count)
+static status measure_matrix(const struct bench *b, struct vectors *v, uint32_t rows,
+                             uint32_t columns)
+{
+    status result = OK;
+    optimizer *p = NULL;
+    struct bench_series milliseconds = {0};
+    struct optimizer_pass pass;
+    const struct optimizer_layer layer = {.count = v->count, .rows = rows, .columns = columns};
+    char what[64];
+
+    TRY(open_optimizer(&p, "muon", v->count));
+    TRY(optimizer_set_layers(p, &(struct optimizer_layers){&layer, 1}));
+    optimizer_share(p, v->helpers);
+    for (unsigned i = 0; i < b->repeats + WARM_UP; i++) {
+        double began = clock_seconds();
+        optimizer_apply(p, v->in, v->gradient, 1, 1e-3, NULL, v->in, &pass);
+        if (i >= WARM_UP)
+            bench_add(&milliseconds, 1e3 * (clock_seconds() - began));
+        REQUIRE(pass.finite);
+    }
+    (void)snprintf(what, sizeof what, "muon %ux%u", rows, columns);
+    bench_report(b, what, "ms", &milliseconds);
+done:
+    optimizer_close(&p);
+    return result;
+}
+
+static void close_vectors(struct vectors *v)
+{
+    float **all[] = {&v->in, &v->out, &v->gradient, &v->read_at};
+    helpers_close(&v->helpers);
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        memory_free(*all[i]);
+}
+
+static status open_vectors(struct vectors *out, const struct bench *b, size_t count)
 {
     status result = OK;
     struct vectors v = {.count = count};
@@ -145,6 +193,18 @@ static status measure_count(const struct bench *b, size_t count)
     const unsigned threads = (unsigned)options_integer(b->settings, "threads");
     TRY(helpers_open_for_cores(&v.helpers));
     helpers_keep_off(v.helpers, cores > threads ? cores - threads : 0);
+    *out = v;
+    v = (struct vectors){0};
+done:
+    close_vectors(&v);
+    return result;
+}
+
+static status measure_count(const struct bench *b, size_t count)
+{
+    status result = OK;
+    struct vectors v = {0};
+    TRY(open_vectors(&v, b, count));
     measure_copy(b, &v);
     TRY(measure(b, "sgd", false, INTO_OTHER, &v));
     TRY(measure(b, "momentum", false, INTO_OTHER, &v));
@@ -154,9 +214,26 @@ static status measure_count(const struct bench *b, size_t count)
     TRY(measure(b, "momentum", false, INTO_OWN, &v));
     TRY(measure(b, "nesterov", true, INTO_READ_AT, &v));
 done:
-    helpers_close(&v.helpers);
-    for (size_t i = 0; i < COUNT_OF(all); i++)
-        memory_free(*all[i]);
+    close_vectors(&v);
+    return result;
+}
+
+static status measure_shape(const struct bench *b, const char *text)
+{
+    status result = OK;
+    struct vectors v = {0};
+    unsigned rows = 0, columns = 0;
+    char rest;
+    if (sscanf(text, "%5ux%5u%c", &rows, &columns, &rest) != 2 || rows == 0 || columns == 0) {
+        FAIL(ERROR_USAGE,
+             "bench apply: matrices: '%s' is not a shape; write for example 64x256, with at most "
+             "99999 rows and columns",
+             text);
+    }
+    TRY(open_vectors(&v, b, (size_t)rows * columns));
+    TRY(measure_matrix(b, &v, rows, columns));
+done:
+    close_vectors(&v);
     return result;
 }
 
@@ -176,6 +253,9 @@ status bench_apply(int argc, char **argv)
         }
         TRY(measure_count(&b, (size_t)count));
     }
+    list = options_text(b.settings, "matrices");
+    while (bench_next_item(&list, item))
+        TRY(measure_shape(&b, item));
 done:
     bench_close(&b);
     return result;

@@ -71,4 +71,4 @@ def data(request):
     return {split: Windows(text[a:b], context) for split, a, b in zip(("train", "validation", "test"), cuts, cuts[1:])}
 
 
-gradlag.torch.serve(GPT, data, classes=256)
+gradlag.torch.serve(GPT, data, classes=256, head="head")

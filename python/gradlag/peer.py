@@ -11,6 +11,7 @@ NumPy is all it needs. A model is any object with
 A loss is the mean over the batch, in nats. `parameters` are views of memory shared with gradlag: do not write to them.
 `rng` is a numpy.random.Generator of (seed, worker, batch); nothing else may be random in a gradient.
 
+Optional: not_hidden, the names of matrices that are embeddings or the output layer; optimizer=muon updates all other matrices as a whole.
 Optional methods: prepare(parameters) is called before evaluations at these parameters. bind(parameters, gradients) is
 called once; a model that has it writes gradients into those views itself and returns None in their place.
 """
@@ -98,7 +99,10 @@ class _Peer:
         self.model = self.make(self.request)
         self.request.check_all_read()
         self.shapes = {name: numpy.shape(value) or (1,) for name, value in self.model.parameters().items()}
-        return {"parameters": [{"name": name, "shape": list(shape)} for name, shape in self.shapes.items()],
+        not_hidden = set(getattr(self.model, "not_hidden", ()))
+        if not_hidden - self.shapes.keys():
+            raise ValueError(f"not_hidden names '{min(not_hidden - self.shapes.keys())}', which is no parameter of the model; it has: {', '.join(self.shapes)}")
+        return {"parameters": [{"name": name, "shape": list(shape), "hidden": name not in not_hidden} for name, shape in self.shapes.items()],
                 "samples": dict(self.model.samples), "classes": int(self.model.classes), **describe()}
 
     def map(self, message):

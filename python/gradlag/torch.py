@@ -38,7 +38,7 @@ def _checked(data):
 
 
 class _Model:
-    def __init__(self, request, model, data, loss, classes):
+    def __init__(self, request, model, data, loss, classes, head):
         if isinstance(model, torch.nn.Module):
             raise TypeError("model must be a function that makes the module: model=lambda request: Net()")
         torch.set_num_threads(request.threads)
@@ -51,6 +51,7 @@ class _Model:
             raise TypeError(f"model(request) must return an nn.Module with parameters to train, not {_name(self.module)}")
         self.device = next(self.module.parameters()).device
         self.trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        self.not_hidden = self._not_hidden(head)
         self.start = {n: p.detach().cpu().numpy().astype(numpy.float32) for n, p in self.trained.items()}
         self.samples = {split: len(dataset) for split, dataset in self.data.items()}
         self.classes = classes
@@ -60,6 +61,15 @@ class _Model:
                 output = self.module.eval()(inputs)
             self.classes = 0 if targets.is_floating_point() or output.dim() < 2 else output.shape[1]
         self.seed = request.seed
+
+    def _not_hidden(self, head):
+        """The trained parameters of embeddings and of the head, which optimizer=muon does not update as hidden matrices."""
+        modules = dict(self.module.named_modules())
+        if head is not None and head not in modules:
+            raise ValueError(f"head='{head}' is no part of the model; it has: {', '.join(name for name in modules if name)}")
+        apart = [m for name, m in modules.items() if isinstance(m, torch.nn.Embedding) or name == head]
+        own = {id(p) for m in apart for p in m.parameters()}
+        return {name for name, p in self.trained.items() if id(p) in own}
 
     def parameters(self):
         return self.start
@@ -134,12 +144,13 @@ class _Model:
         return loss.item(), correct, predictions
 
 
-def serve(model, data, loss=torch.nn.functional.cross_entropy, classes=None):
+def serve(model, data, loss=torch.nn.functional.cross_entropy, classes=None, head=None):
     """Answers gradlag's requests until the run is over.
 
     model(request)  -> an nn.Module, on the device where it shall compute; request.option("width", 64) reads model.width
     data(request)   -> dict of datasets: "train", "test" and, if there is one, "validation"; a sample is (input, target)
     loss(output, target) -> the mean loss of a batch
     classes         number of classes; None: the second dimension of the output, 0 if targets are floating-point; 0: no accuracy
+    head            name of the part of the module that computes the output, for example "lm_head" (for optimizer=muon, as nn.Embedding)
     """
-    peer.serve(lambda request: _Model(request, model, data, loss, classes))
+    peer.serve(lambda request: _Model(request, model, data, loss, classes, head))

@@ -58,6 +58,21 @@ class Examples(InFolder):
     def test_gpt_in_torch(self):
         self.check("gpt_torch.py", updates=6, batch=8, model__width=16, model__context=16)
 
+    @needs("torch")
+    def test_muon_leaves_embeddings_and_head_to_adamw(self):
+        text = (EXAMPLES / "gpt_torch.py").read_text()
+        variants = {"none": ", head=None", "blocks": ', head="blocks"', "head": ', head="head"'}
+        for name, head in variants.items():
+            pathlib.Path(f"{name}.py").write_text(text.replace(', head="head"', head))
+        rows = {name: gradlag.run(model="external", model__command=command(f"{name}.py"), optimizer="muon", updates=3, batch=8,
+                                  model__width=16, model__context=16, **VIRTUAL) for name in variants}
+        self.assertEqual(len({row["parameters_sha256"] for row in rows.values()}), len(variants))
+        pathlib.Path("wrong.py").write_text(text.replace('head="head"', 'head="hat"'))
+        with self.assertRaises(gradlag.Error) as caught:
+            gradlag.run(model="external", model__command=command("wrong.py"), updates=1, **VIRTUAL)
+        self.assertEqual(caught.exception.code, 3)
+        self.assertIn("hat", str(caught.exception))
+
 
 @needs("zmq")
 class ForeignWorker(InFolder):

@@ -134,6 +134,7 @@ static const struct fault faults[] = {
     {"echo " ONE, SLICE("[1,1,1,1,1]"), ERROR_DATA, "shape"},
     {"echo " ONE, SLICE("[0]"), ERROR_DATA, "shape"},
     {"echo " ONE, SLICE("[4294967295,4294967295,4294967295]"), ERROR_DATA, "'w'"},
+    {"echo " ONE, SLICE("[2,2],\"hidden\":1"), ERROR_DATA, "hidden"},
     {"echo " ONE, "{\"parameters\":[{\"name\":\"w\",\"shape\":[4]}]}", ERROR_DATA, "train"},
     {"echo " ONE,
      "{\"parameters\":[{\"name\":\"w\",\"shape\":[4]},{\"name\":\"w\",\"shape\":[4]}]}", ERROR_DATA,

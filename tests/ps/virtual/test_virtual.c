@@ -79,7 +79,8 @@ static void one_worker_computes_the_same_in_every_mode_with_every_optimizer(void
     expect_the_same_in_every_mode(r, "optimizer=momentum", "optimizer.momentum_correction=false");
     expect_the_same_in_every_mode(r, "clip_norm=0.1", "weight_decay_of=all");
     expect_the_same_in_every_mode(r, "clip_norm=0.1", "weight_decay_of=matrices");
-    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "10");
+    expect_the_same_in_every_mode(r, "optimizer=muon", "model=mlp");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "12");
 }
 
 static void one_worker_computes_the_same_in_every_mode_with_every_schedule(void **state)
