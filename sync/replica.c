@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/shared_memory.h"
 #include "sync/compression/compression.h"
 #include "worker/optimizer/optimizer.h"
 
@@ -289,9 +290,9 @@ static void host_close(replica *r)
     struct replica_host *h = r->state;
     optimizer_close(&h->optimizer);
     compression_close(&h->compression);
-    memory_free(h->parameters[0]);
-    memory_free(h->parameters[1]);
-    memory_free(h->computed);
+    shared_memory_free(h->parameters[0]);
+    shared_memory_free(h->parameters[1]);
+    shared_memory_free(h->computed);
     memory_free(h->sum);
     memory_free(h);
     r->state = NULL;
@@ -335,12 +336,12 @@ static status host_open(replica *r, const options *o)
     TRY(optimizer_open(&h->optimizer, o, r->count));
     TRY(optimizer_set_layers(h->optimizer, &layers));
     for (unsigned i = 0; i < 2; i++)
-        TRY(memory_new(&h->parameters[i], r->count, sizeof(float), "parameters"));
+        TRY(shared_memory_new(&h->parameters[i], r->count, "parameters", OTHERS_READ));
     TRY(worker_initial_parameters(r->worker, h->parameters[0], r->count));
     r->parameters = h->parameters[0];
     r->sent = communicator_buffer(r->c);
     if (r->delay > 0)
-        TRY(memory_new(&h->computed, r->count, sizeof(float), "the gradient"));
+        TRY(shared_memory_new(&h->computed, r->count, "the gradient", OTHERS_WRITE));
     r->gradient = r->delay > 0 ? h->computed : r->sent;
 done:
     return result;

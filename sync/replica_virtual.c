@@ -2,6 +2,7 @@
 #include "sync/replica_virtual.h"
 
 #include "base/memory.h"
+#include "base/shared_memory.h"
 #include "worker/optimizer/optimizer.h"
 
 #include <string.h>
@@ -60,7 +61,7 @@ static void virtual_close(replica *r)
     memory_free(v->own);
     memory_free(v->sum);
     memory_free(v->jobs);
-    memory_free(v->gradients);
+    shared_memory_free(v->gradients);
     memory_free(v->timing);
     memory_free(v->positions);
     memory_free(v);
@@ -91,8 +92,8 @@ static status open_ranks(struct virtual *v, const replica *r, const options *o)
                    "times of virtual ranks"));
     TRY(memory_new(&v->positions, v->ranks->count, sizeof *v->positions, "times of virtual ranks"));
     TRY(memory_new(&v->jobs, v->window, sizeof *v->jobs, "gradients of virtual ranks"));
-    TRY(memory_new(&v->gradients, v->window * r->count, sizeof(float),
-                   "gradients of virtual ranks"));
+    TRY(shared_memory_new(&v->gradients, v->window * r->count, "gradients of virtual ranks",
+                          OTHERS_WRITE));
     if (local_sgd_or_growing(o))
         TRY(memory_new(&v->sum, r->count, sizeof(float), "a sum of gradients"));
     if (local_sgd_steps_of(o) > 1)

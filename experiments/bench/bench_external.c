@@ -2,13 +2,13 @@
  * bench_external.c — `gradlag bench external`: what a step of model=external costs beside the
  * program's own computation.
  *
- *   step       worker_gradient: draws the samples, copies the parameters to the program, waits for
- *              its answer and copies the gradient back
+ *   step       worker_gradient: draws the samples and waits for the program's answer, as a worker
+ *              does whose parameters and gradient the program maps
  *   own        the program's computation alone, as it measures it in the same steps
  *   overhead   the median of step time / own time − 1, over the repeats
  */
 #include "base/clock.h"
-#include "base/memory.h"
+#include "base/shared_memory.h"
 #include "experiments/bench/bench.h"
 #include "experiments/config/config.h"
 #include "worker/model/model.h"
@@ -48,8 +48,8 @@ static status open_subject(struct bench_external_subject *s, const struct bench 
     }
     TRY(worker_open(&s->worker, &(struct worker_options){.settings = s->settings, .count = 1}));
     s->count = worker_parameter_count(s->worker);
-    TRY(memory_new(&s->parameters, s->count, sizeof(float), "parameters"));
-    TRY(memory_new(&s->gradient, s->count, sizeof(float), "a gradient"));
+    TRY(shared_memory_new(&s->parameters, s->count, "parameters", OTHERS_READ));
+    TRY(shared_memory_new(&s->gradient, s->count, "a gradient", OTHERS_WRITE));
     TRY(worker_initial_parameters(s->worker, s->parameters, s->count));
 done:
     return result;
@@ -59,8 +59,8 @@ static void close_subject(struct bench_external_subject *s)
 {
     worker_close(&s->worker);
     options_close(&s->settings);
-    memory_free(s->parameters);
-    memory_free(s->gradient);
+    shared_memory_free(s->parameters);
+    shared_memory_free(s->gradient);
 }
 
 /* Steps for as long as key `seconds` says; times of one step in seconds. */

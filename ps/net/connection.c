@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/shared_memory.h"
 #include "base/text.h"
 #include "ps/net/channel.h"
 #include "ps/net/heartbeat.h"
@@ -118,8 +119,9 @@ static status choose_payload(connection *c, const struct wire_welcome *w)
             log_debug("worker %u sends its payload in frames: %s", c->worker, why);
     }
     if (!c->shared && !c->placed) {
-        TRY(memory_new(&c->own_parameters, c->count, sizeof(float), "a copy of the parameters"));
-        TRY(memory_new(&c->own_gradient, c->count, sizeof(float), "a gradient"));
+        TRY(shared_memory_new(&c->own_parameters, c->count, "a copy of the parameters",
+                              OTHERS_READ));
+        TRY(shared_memory_new(&c->own_gradient, c->count, "a gradient", OTHERS_WRITE));
     }
 done:
     return result;
@@ -481,8 +483,8 @@ void connection_close(connection **p)
     curve_close(&c->keys);
     peer_process_forget(&c->server.pidfd);
     if (!c->placed) {
-        memory_free(c->own_parameters);
-        memory_free(c->own_gradient);
+        shared_memory_free(c->own_parameters);
+        shared_memory_free(c->own_gradient);
     }
     memory_free(c->endpoint);
     memory_free(c);

@@ -2,9 +2,9 @@
  * of whole pages follow. */
 #include "ps/net/payload.h"
 
-#include "base/log.h"
 #include "base/memory.h"
 #include "base/sha256.h"
+#include "base/shared_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,20 +15,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
 enum { PAGE = 4096 };
 
-struct area { /* one file; fd −1: private memory */
-    int fd;
-    uint8_t *at;
-    size_t bytes;
-};
-
 struct payload_area {
-    struct area parameters, gradients;
+    struct shared_memory parameters, gradients;
     size_t count, stride;
     unsigned slots, workers;
     float **slot;
@@ -40,58 +30,21 @@ static size_t slot_bytes(size_t count)
     return (count * sizeof(float) + PAGE - 1) / PAGE * PAGE;
 }
 
-static void area_close(struct area *a)
-{
-    if (a->at != NULL)
-        munmap(a->at, a->bytes);
-    if (a->fd >= 0)
-        close(a->fd);
-    *a = (struct area){.fd = -1};
-}
-
-/* Maps `bytes` of a sealed memfd, or private memory if no memfd can be created. */
-static status area_open(struct area *a, const char *name, size_t bytes, int seals)
-{
-    status result = OK;
-    *a = (struct area){.fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING), .bytes = bytes};
-    if (a->fd >= 0 && ftruncate(a->fd, (off_t)bytes) != 0) {
-        close(a->fd);
-        a->fd = -1;
-    }
-    int flags = a->fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, a->fd, 0);
-    if (at == MAP_FAILED)
-        FAIL(ERROR_OTHER, "cannot map %zu MB for %s: %s; use fewer workers or a smaller model",
-             bytes >> 20, name, strerror(errno));
-    a->at = at;
-    madvise(a->at, a->bytes, MADV_HUGEPAGE);
-    if (a->fd >= 0 && fcntl(a->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) {
-        if (seals != 0 && fcntl(a->fd, F_ADD_SEALS, seals) != 0)
-            log_debug("%s: this kernel cannot stop workers from mapping it for writing (%s)", name,
-                      strerror(errno));
-        fcntl(a->fd, F_ADD_SEALS, F_SEAL_SEAL);
-    }
-done:
-    if (result != OK)
-        area_close(a);
-    return result;
-}
-
 status payload_open(payload_area **out, size_t count, unsigned slots, unsigned workers)
 {
     status result = OK;
     payload_area *p = NULL;
     REQUIRE(out != NULL && count > 0 && slots > 0 && workers > 0);
     TRY(memory_new(&p, 1, sizeof *p, "the payload"));
-    p->parameters.fd = p->gradients.fd = -1;
     p->count = count;
     p->stride = slot_bytes(count);
     p->slots = slots;
     p->workers = workers;
     TRY(memory_new(&p->slot, slots, sizeof *p->slot, "the version slots"));
-    TRY(area_open(&p->parameters, "gradlag-parameters", PAGE + slots * p->stride,
-                  F_SEAL_FUTURE_WRITE));
-    TRY(area_open(&p->gradients, "gradlag-gradients", PAGE + workers * p->stride, 0));
+    TRY(shared_memory_open(&p->parameters, "gradlag-parameters", PAGE + slots * p->stride,
+                           OTHERS_READ));
+    TRY(shared_memory_open(&p->gradients, "gradlag-gradients", PAGE + workers * p->stride,
+                           OTHERS_WRITE));
     payload_random(p->nonce, sizeof p->nonce);
     memcpy(p->parameters.at, p->nonce, sizeof p->nonce);
     memcpy(p->gradients.at, p->nonce, sizeof p->nonce);
@@ -108,8 +61,8 @@ void payload_close(payload_area **p)
 {
     if (p == NULL || *p == NULL)
         return;
-    area_close(&(*p)->parameters);
-    area_close(&(*p)->gradients);
+    shared_memory_close(&(*p)->parameters);
+    shared_memory_close(&(*p)->gradients);
     memory_free((*p)->slot);
     memory_free(*p);
     *p = NULL;
@@ -175,6 +128,8 @@ static status map_part(void **map, const struct wire_welcome *w, uint32_t fd_num
     if (at == MAP_FAILED)
         FAIL(ERROR_PEER, "cannot map %zu MB of %s: %s", bytes >> 20, path, strerror(errno));
     madvise(at, bytes, MADV_HUGEPAGE);
+    if (over == NULL) /* else it is part of a vector */
+        shared_memory_add(at, bytes, fd, offset, writable ? OTHERS_WRITE : OTHERS_READ);
     *map = at;
 done:
     if (fd >= 0)
@@ -231,12 +186,18 @@ done:
     return result;
 }
 
+static void unmap(void *map, size_t bytes)
+{
+    if (map == NULL)
+        return;
+    shared_memory_remove(map);
+    munmap(map, bytes);
+}
+
 void payload_unmap(struct payload_view *v)
 {
-    if (v->parameters_map != NULL)
-        munmap(v->parameters_map, v->parameters_bytes);
-    if (v->gradient_map != NULL)
-        munmap(v->gradient_map, v->gradient_bytes);
+    unmap(v->parameters_map, v->parameters_bytes);
+    unmap(v->gradient_map, v->gradient_bytes);
     *v = (struct payload_view){0};
 }
 

@@ -77,11 +77,11 @@ void simulation_close(simulation **out)
         return;
     for (unsigned w = 0; s->members != NULL && w < s->o.workers; w++) {
         gradient_pool_cancel(s->o.pool, &s->members[w].job);
-        memory_free(s->members[w].gradient);
+        shared_memory_free(s->members[w].gradient);
         local_steps_close(&s->members[w].local);
     }
     for (unsigned i = 0; i < s->spare_count; i++)
-        memory_free(s->spare[i]);
+        shared_memory_free(s->spare[i]);
     probe_close(&s->probe);
     servers_close(s);
     memory_free(s->places);
@@ -106,7 +106,7 @@ static status take_buffer(simulation *s, struct simulation_member *member)
     if (member->gradient == NULL && s->spare_count > 0) {
         member->gradient = s->spare[--s->spare_count];
     } else if (member->gradient == NULL) {
-        TRY(memory_new(&member->gradient, buffer_floats(s), sizeof(float), "a gradient"));
+        TRY(shared_memory_new(&member->gradient, buffer_floats(s), "a gradient", OTHERS_WRITE));
         s->buffers++;
     }
 done:

@@ -6,7 +6,6 @@
 #include "ps/core/slices.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 enum { PAGE = 4096 };
 
@@ -14,19 +13,11 @@ static status reserve_slots(simulation *s, struct host *h)
 {
     status result = OK;
     size_t stride = (h->count * sizeof(float) + PAGE - 1) / PAGE * PAGE;
-    h->area_bytes = stride * s->slot_count;
-    h->area = mmap(NULL, h->area_bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (h->area == MAP_FAILED) {
-        h->area = NULL;
-        FAIL(ERROR_OTHER,
-             "no address space for %u versions of %zu parameters: use fewer workers, or raise "
-             "`ulimit -v`",
-             s->slot_count, h->count);
-    }
+    TRY(shared_memory_open(&h->area, "the version slots", stride * s->slot_count,
+                           shared_memory_wanted(OTHERS_READ)));
     TRY(memory_new(&h->slots, s->slot_count, sizeof *h->slots, "version slots"));
     for (unsigned i = 0; i < s->slot_count; i++)
-        h->slots[i] = h->area + i * (stride / sizeof(float));
+        h->slots[i] = (float *)(void *)(h->area.at + i * stride);
 done:
     return result;
 }
@@ -84,8 +75,7 @@ void servers_close(simulation *s)
 {
     for (unsigned i = 0; s->hosts != NULL && i < s->servers; i++) {
         server_core_close(&s->hosts[i].core);
-        if (s->hosts[i].area != NULL)
-            munmap(s->hosts[i].area, s->hosts[i].area_bytes);
+        shared_memory_close(&s->hosts[i].area);
         memory_free(s->hosts[i].slots);
     }
     memory_free(s->hosts);

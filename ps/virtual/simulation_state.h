@@ -7,6 +7,7 @@
 #ifndef GRADLAG_PS_VIRTUAL_SIMULATION_STATE_H
 #define GRADLAG_PS_VIRTUAL_SIMULATION_STATE_H
 
+#include "base/shared_memory.h"
 #include "ps/local_steps.h"
 #include "ps/server/probe.h"
 #include "ps/virtual/simulation.h"
@@ -35,8 +36,7 @@ struct host {
     server_core *core;
     size_t begin, count;
     float **slots;
-    float *area; /* of the slots; resident memory only where written */
-    size_t area_bytes;
+    struct shared_memory area; /* of the slots */
 };
 
 struct simulation {

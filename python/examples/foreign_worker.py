@@ -109,7 +109,7 @@ def join(link, count, settings_hash):
     return first, timeout_ms / 1000
 
 
-def train(link, model, shard, seed, settings_hash):
+def train(link, model, shard, settings_hash):
     shapes = {name: value.shape for name, value in model.parameters().items()}
     sizes = {name: int(numpy.prod(shape)) for name, shape in shapes.items()}
     flat, gradient = numpy.zeros((2, sum(sizes.values())), numpy.float32)
@@ -140,8 +140,7 @@ def train(link, model, shard, seed, settings_hash):
         if received < flat.nbytes:
             continue
         batch, began = first + sequence, time.monotonic()
-        rng = numpy.random.default_rng([seed, link.worker, batch])
-        loss, _, _ = model.gradient(parameters, numpy.array(shard.samples(batch)), rng)
+        loss, _, _ = model.gradient(parameters, numpy.array(shard.samples(batch)))
         ended = time.monotonic()
         link.send(PUSH, sequence, struct.pack("<QQddddddI", version, 0, loss, (began - waits_since) * 1e6, (ended - began) * 1e6, 0, 0,
                                               (ended - began) * 1e6, shard.batch))
@@ -156,7 +155,7 @@ def main(endpoint, *settings):
     worker, workers, seed, batch = (int(given[key]) for key in ("worker", "workers", "seed", "batch"))
     model = Softmax(Request({"seed": seed, "workers": workers, "batch": batch, "threads": 1, "options": {}}))
     shard = Shard(model.samples["train"], seed, worker, workers, batch)
-    return train(Connection(endpoint, given["run_token"], worker), model, shard, seed, int(given["settings_hash"], 16))
+    return train(Connection(endpoint, given["run_token"], worker), model, shard, int(given["settings_hash"], 16))
 
 
 if __name__ == "__main__":

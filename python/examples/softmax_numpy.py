@@ -35,7 +35,7 @@ class Softmax:
         rows = numpy.arange(len(labels))
         return -logs[rows, labels].mean(), logs
 
-    def gradient(self, parameters, samples, rng):
+    def gradient(self, parameters, samples):
         images, labels = (each[samples] for each in self.data["train"])
         loss, logs = self._forward(parameters, images, labels)
         error = numpy.exp(logs)

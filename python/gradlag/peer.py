@@ -5,17 +5,21 @@ NumPy is all it needs. A model is any object with
     samples      dict: the number of samples of "train", "validation" and "test"
     classes      the number of classes; 0 if accuracy has no meaning
     parameters()                         -> dict: name -> initial values (float32 array)
-    gradient(parameters, samples, rng)   -> loss, correct, dict: name -> gradient
+    gradient(parameters, samples, rng)   -> loss, correct, dict: name -> gradient; `rng` may be left out
     evaluate(parameters, split, samples) -> loss, correct, predictions (one class a sample, or None)
 
-A loss is the mean over the batch, in nats. `parameters` are views of memory shared with gradlag: do not write to them.
+A loss is the mean over the batch, in nats. `parameters` are views of gradlag's own memory, and may be read-only.
 `rng` is a numpy.random.Generator of (seed, worker, batch); nothing else may be random in a gradient.
 
 Optional: not_hidden, the names of matrices that are embeddings or the output layer; optimizer=muon updates all other matrices as a whole.
 Optional methods: prepare(parameters) is called before evaluations at these parameters. bind(parameters, gradients) is
-called once; a model that has it writes gradients into those views itself and returns None in their place.
+called before the first use of these views, and whenever they change, which is in most steps; a model that has it writes
+gradients into those views itself and returns None in their place. If the model has a true attribute `copy`, the views are
+always the same, and gradlag copies parameters and gradient.
 """
+import functools
 import hashlib
+import inspect
 import json
 import math
 import mmap
@@ -27,7 +31,7 @@ import traceback
 
 import numpy
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Request:
@@ -89,7 +93,8 @@ class _Peer:
     def __init__(self, make):
         self.make = make
         self.socket = socket.socket(fileno=int(os.environ.pop("GRADLAG_SOCKET_FD")))
-        self.memory_fd = int(os.environ.pop("GRADLAG_MEMORY_FD"))
+        self.regions = []
+        self.bound = None
         self.is_pure = False
 
     def open(self, message):
@@ -98,36 +103,50 @@ class _Peer:
         self.request = Request(message)
         self.model = self.make(self.request)
         self.request.check_all_read()
+        self.takes_rng = takes(self.model.gradient, 3)
         self.shapes = {name: numpy.shape(value) or (1,) for name, value in self.model.parameters().items()}
         not_hidden = set(getattr(self.model, "not_hidden", ()))
         if not_hidden - self.shapes.keys():
             raise ValueError(f"not_hidden names '{min(not_hidden - self.shapes.keys())}', which is no parameter of the model; it has: {', '.join(self.shapes)}")
+        count = sum(map(math.prod, self.shapes.values()))
+        self.gradients = _Vector(mmap.mmap(-1, count * 4), 0, self.shapes)  # until gradlag names a place
+        self.vector = functools.lru_cache(64)(lambda region, offset: _Vector(self.regions[region], offset, self.shapes))
         return {"parameters": [{"name": name, "shape": list(shape), "hidden": name not in not_hidden} for name, shape in self.shapes.items()],
-                "samples": dict(self.model.samples), "classes": int(self.model.classes), **describe()}
+                "samples": dict(self.model.samples), "classes": int(self.model.classes),
+                "copy": bool(getattr(self.model, "copy", False)), **describe()}
 
     def map(self, message):
-        memory = mmap.mmap(self.memory_fd, message["bytes"])
-        self.parameters = _Vector(memory, message["parameters"], self.shapes)
-        self.gradients = _Vector(memory, message["gradient"], self.shapes)
-        if hasattr(self.model, "bind"):
-            self.model.bind(self.parameters.slices, self.gradients.slices)
+        writable = message["writable"]
+        fd = os.open(message["path"], os.O_RDWR if writable else os.O_RDONLY)
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self.regions.append(mmap.mmap(fd, message["bytes"], access=access, offset=message["offset"]))
+        os.close(fd)
         return {}
 
+    def _place(self, message):
+        """Sets self.parameters, and self.gradients if the request names them, to the request's places."""
+        self.parameters = self.vector(*message["parameters"])
+        self.gradients = self.vector(*message["gradient"]) if "gradient" in message else self.gradients
+        if hasattr(self.model, "bind") and self.bound != (self.parameters, self.gradients):
+            self.bound = self.parameters, self.gradients
+            self.model.bind(self.parameters.slices, self.gradients.slices)
+
     def initial(self, message):
-        self.parameters.write({name: numpy.reshape(value, self.shapes[name]) for name, value in self.model.parameters().items()})
+        self.vector(*message["parameters"]).write({name: numpy.reshape(value, self.shapes[name]) for name, value in self.model.parameters().items()})
         return {}
 
     def _gradient(self, message):
-        rng = numpy.random.default_rng([self.request.seed, message["worker"], message["batch"]])
+        rng = [numpy.random.default_rng([self.request.seed, message["worker"], message["batch"]])] if self.takes_rng else []
         samples = numpy.array(message["samples"])
         began = time.perf_counter()
-        loss, correct, gradients = self.model.gradient(self.parameters.slices, samples, rng)
+        loss, correct, gradients = self.model.gradient(self.parameters.slices, samples, *rng)
         self.seconds = time.perf_counter() - began
         if gradients is not None:
             self.gradients.write(gradients)
         return {"loss": finite(loss), "correct": int(correct)}
 
     def gradient(self, message):
+        self._place(message)
         answer = self._gradient(message)
         if not self.is_pure:
             self._check_purity(message, answer)
@@ -142,6 +161,7 @@ class _Peer:
         self.is_pure = True
 
     def prepare(self, message):
+        self._place(message)
         if hasattr(self.model, "prepare"):
             self.model.prepare(self.parameters.slices)
         return {}
@@ -177,6 +197,15 @@ def explain(error):
     home = os.path.dirname(os.path.abspath(sys.argv[0]))
     places = [f" ({os.path.basename(f.filename)}, line {f.lineno})" for f in frames if os.path.dirname(os.path.abspath(f.filename)) == home]
     return f"{type(error).__name__}: {error}{places[-1] if places else ''}"
+
+
+def takes(function, count):
+    """Whether it can be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 def finite(value):

@@ -3,8 +3,10 @@
     import gradlag.torch
     gradlag.torch.serve(model=lambda request: Net(), data=lambda request: {"train": train, "test": test})
 
-Parameters and gradients are views of memory shared with gradlag; on a GPU each is copied once.
+Parameters and gradients are views of gradlag's own memory; on a GPU each is copied to and from memory shared with gradlag.
 """
+import warnings
+
 import numpy
 
 try:
@@ -13,6 +15,9 @@ except ModuleNotFoundError:
     raise ImportError("gradlag.torch needs PyTorch: python3 -m pip install torch") from None
 
 from . import batch_norm, peer
+
+# Parameters are read-only memory (docs/external-models.md).
+warnings.filterwarnings("ignore", "The given NumPy array is not writ")
 
 SPLITS = {"train", "validation", "test"}
 
@@ -50,6 +55,8 @@ class _Model:
         if not isinstance(self.module, torch.nn.Module) or not any(p.requires_grad for p in self.module.parameters()):
             raise TypeError(f"model(request) must return an nn.Module with parameters to train, not {_name(self.module)}")
         self.device = next(self.module.parameters()).device
+        self.copy = self.device.type != "cpu"
+        self.page_locked = set()
         self.trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         self.not_hidden = self._not_hidden(head)
         self.start = {n: p.detach().cpu().numpy().astype(numpy.float32) for n, p in self.trained.items()}
@@ -75,7 +82,7 @@ class _Model:
         return self.start
 
     def bind(self, parameters, gradients):
-        """On the CPU, parameters and gradients of the module are the shared memory itself."""
+        """On the CPU, parameters and gradients of the module are gradlag's memory itself."""
         self.shared = {n: (torch.from_numpy(parameters[n]).view(p.shape), torch.from_numpy(gradients[n]).view(p.shape))
                        for n, p in self.trained.items()}
         if self.device.type == "cpu":
@@ -84,7 +91,9 @@ class _Model:
         elif self.device.type == "cuda":  # copies to and from page-locked memory are faster
             for each in (parameters, gradients):
                 first = min(array.ctypes.data for array in each.values())
-                torch.cuda.cudart().cudaHostRegister(first, sum(array.nbytes for array in each.values()), 0)
+                if first not in self.page_locked:
+                    self.page_locked.add(first)
+                    torch.cuda.cudart().cudaHostRegister(first, sum(array.nbytes for array in each.values()), 0)
 
     def _load(self):
         if self.device.type != "cpu":

@@ -119,6 +119,28 @@ class OwnModels(InFolder):
     def test_an_impure_gradient_is_an_error(self):
         self.expect(3, "ValueError", "return 1.0, 0, {'w': numpy.random.normal(size=3)}")
 
+    def test_a_gradient_may_do_without_random_numbers(self):
+        source = (EXAMPLES / "softmax_numpy.py").read_text()
+        self.assertEqual(source.count("parameters, samples):"), 1)
+        hashes = set()
+        for arguments in ("parameters, samples):", "parameters, samples, rng):", "parameters, samples, *more):"):
+            pathlib.Path("own.py").write_text(source.replace("parameters, samples):", arguments))
+            hashes.add(gradlag.run(model="external", model__command=command("own.py"), updates=20, **VIRTUAL)["parameters_sha256"])
+        self.assertEqual(len(hashes), 1)
+
+    def test_a_write_to_parameters_is_an_error(self):
+        self.expect(3, "read-only", "parameters['w'][0] = 1")
+
+    def test_a_program_may_have_its_vectors_copied(self):
+        source = (EXAMPLES / "softmax_numpy.py").read_text()
+        hashes = set()
+        for copy in (False, True):
+            pathlib.Path("own.py").write_text(source.replace("class Softmax:", f"class Softmax:\n    copy = {copy}"))
+            for mode in ("async", "sync"):
+                row = gradlag.run(model="external", model__command=command("own.py"), updates=50, mode=mode, workers=1)
+                hashes.add(row["parameters_sha256"])
+        self.assertEqual(len(hashes), 1)
+
     def test_a_wrong_shape_is_an_error(self):
         self.expect(3, "(4,)", "return 1.0, 0, {'w': numpy.zeros(4)}")
 
@@ -154,13 +176,13 @@ class OwnModels(InFolder):
 
 @needs("torch")
 class TorchMistakes(InFolder):
-    def check(self, named, data, model="torch.nn.Linear(3, 2)"):
+    def check(self, named, data, model="torch.nn.Linear(3, 2)", code=3):
         pathlib.Path("own.py").write_text("import torch\nimport gradlag.torch\n"
                                           "pairs = torch.utils.data.TensorDataset(torch.zeros(9, 3), torch.zeros(9, dtype=torch.int64))\n"
                                           f"gradlag.torch.serve(lambda request: {model}, lambda request: {data})\n")
         with self.assertRaises(gradlag.Error) as caught:
             gradlag.run(model="external", model__command=command("own.py"), updates=2, **VIRTUAL)
-        self.assertEqual(caught.exception.code, 3)
+        self.assertEqual(caught.exception.code, code)
         self.assertIn(named, str(caught.exception))
 
     def test_a_mistake_is_named(self):
@@ -170,6 +192,8 @@ class TorchMistakes(InFolder):
         self.check("DataLoader", "{'train': torch.utils.data.DataLoader(pairs)}")
         self.check("(input, target)", "{'train': list(range(9))}")
         self.check("ReLU", "{'train': pairs}", "torch.nn.ReLU()")
+        writes = "torch.nn.Embedding(9, 2, max_norm=0.1)"
+        self.check("signal 11", "{'train': torch.utils.data.TensorDataset(torch.arange(9), torch.arange(9) % 2)}", writes, code=4)
 
 
 class Results(InFolder):

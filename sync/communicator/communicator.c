@@ -1,6 +1,7 @@
 /* communicator.c — the registry of communicators, and the code that all kinds share. */
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/shared_memory.h"
 #include "base/text.h"
 #include "sync/communicator/host_networks.h"
 #include "sync/communicator/ranks.h"
@@ -66,7 +67,7 @@ status communicator_open_kind(communicator **out, const struct communicator_kind
     TRY(kind->open(c, o, c->count));
     c->kind = kind;
     if (c->buffer == NULL && !kind->on_device) {
-        TRY(memory_new(&c->buffer, c->count, sizeof(float), "the gradient"));
+        TRY(shared_memory_new(&c->buffer, c->count, "the gradient", OTHERS_WRITE));
         c->buffer_is_ours = true;
     }
     if (c->ordered && !c->in_rank_order && !kind->on_device && c->size > 1) {
@@ -98,7 +99,7 @@ void communicator_close(communicator **c)
         (*c)->kind->close(*c);
     if (!(*c)->failed) { /* else MPI may still read or write them until the process ends */
         if ((*c)->buffer_is_ours)
-            memory_free((*c)->buffer);
+            shared_memory_free((*c)->buffer);
         memory_free((*c)->received);
     }
     overlap_close(*c);

@@ -6,11 +6,13 @@
 #include <cmocka.h>
 
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/text.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "base/shared_memory.h"
 #include "base/suggestion.h"
 #include "base/registry.h"
 
@@ -240,6 +242,50 @@ static void a_key_of_another_choice_is_a_usage_error_that_names_the_choice(void 
     assert_true(options_real(o, "rule.power") == 1.0);
 }
 
+/* ---- shared memory ---- */
+
+static void a_vector_is_found_in_the_area_that_holds_it(void **state UNUSED)
+{
+    enum { BYTES = 8192 };
+    struct shared_memory a, b, none;
+    struct shared_memory_place first, second;
+    assert_int_equal(shared_memory_open(&a, "a", BYTES, OTHERS_READ), OK);
+    assert_int_equal(shared_memory_open(&b, "b", BYTES, OTHERS_WRITE), OK);
+    assert_int_equal(shared_memory_open(&none, "none", BYTES, OTHERS_NONE), OK);
+    assert_true(shared_memory_find(a.at, BYTES, &first));
+    assert_true(shared_memory_find(b.at + 64, BYTES - 64, &second));
+    assert_true(first.area != second.area && first.offset == 0 && second.offset == 64);
+    assert_true(first.use == OTHERS_READ && second.use == OTHERS_WRITE);
+    assert_false(shared_memory_find(b.at + 64, BYTES, &second));
+    assert_false(shared_memory_find(none.at, 1, &second));
+    /* Written here, seen through the other descriptor, which cannot write. */
+    memcpy(a.at, "seen", 5);
+    const char *seen = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, first.fd, 0);
+    assert_string_equal(seen, "seen");
+    assert_ptr_equal(mmap(NULL, BYTES, PROT_WRITE, MAP_SHARED, first.fd, 0), MAP_FAILED);
+    munmap((void *)(uintptr_t)seen, BYTES);
+    const uint8_t *gone = a.at;
+    shared_memory_close(&a);
+    assert_false(shared_memory_find(gone, 1, &first));
+    assert_true(shared_memory_find(b.at, BYTES, &second));
+    shared_memory_close(&b);
+    shared_memory_close(&none);
+}
+
+static void a_vector_is_shared_once_that_is_wanted(void **state UNUSED)
+{
+    struct shared_memory_place place;
+    float *before, *after;
+    assert_int_equal(shared_memory_new(&before, 100, "a vector", OTHERS_WRITE), OK);
+    shared_memory_want();
+    assert_int_equal(shared_memory_new(&after, 100, "a vector", OTHERS_WRITE), OK);
+    assert_false(shared_memory_find(before, 4, &place));
+    assert_true(shared_memory_find(after, 400, &place));
+    shared_memory_free(before);
+    shared_memory_free(after);
+    assert_false(shared_memory_find(after, 4, &place));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +293,8 @@ int main(void)
         cmocka_unit_test(an_error_may_quote_the_previous_one),
         cmocka_unit_test(sha256_gives_the_published_answers),
         cmocka_unit_test(json_text_is_escaped),
+        cmocka_unit_test(a_vector_is_found_in_the_area_that_holds_it),
+        cmocka_unit_test(a_vector_is_shared_once_that_is_wanted),
         cmocka_unit_test(a_line_of_the_log_holds_no_control_characters),
         cmocka_unit_test(distance_counts_edits),
         cmocka_unit_test(the_nearest_name_is_suggested),

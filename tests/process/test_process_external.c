@@ -16,7 +16,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* This program started as "test_process_external line" is the example. */
+/* This program started as "test_process_external line" is the example; as "… intrude" or "… write"
+ * it is hostile. */
 static int example_main(void);
 #define main example_main
 #include "docs/examples/external_line.c"
@@ -60,6 +61,8 @@ static void one_worker_computes_the_same_bits_in_every_mode(void **state)
     assert_int_equal(RIG_RUN(r, LINE, "mode=async", "workers=1"), OK);
     assert_int_equal(RIG_RUN(r, LINE, "mode=sync", "workers=1"), OK);
     assert_int_equal(RIG_RUN(r, LINE, "mode=async", VIRTUAL, "workers=1"), OK);
+    /* The program uses vectors in place; slices of two servers are copied. */
+    assert_int_equal(RIG_RUN(r, LINE, "mode=async", "workers=1", "servers=2"), OK);
     process_expect_answer(r, "SELECT count(DISTINCT parameters_sha256) FROM run", "1");
 }
 
@@ -94,7 +97,7 @@ static void a_virtual_cluster_starts_one_program_a_thread(void **state)
     assert_int_equal(atoi(process_output(r)), 2);
 }
 
-/* ---- programs that fail -------------------------------------------------------------------- */
+/* ---- programs in the shell ------------------------------------------------------------------- */
 
 static const char script[] =
     "echo $$ >> pids\n"
@@ -105,6 +108,122 @@ static const char script[] =
     "*) echo '{\"loss\":1}' ;;\n"
     "esac; done <&3 >&3\n";
 
+#define ONE "'{\"loss\":1}'"
+
+/* ---- memory that both processes map --------------------------------------------------------- */
+
+/* How many gradients were asked for, with parameters or gradient copied (in region 0) or not. */
+static int gradients_asked(struct process_rig *r, const char *vector, bool copied)
+{
+    char command[200];
+    snprintf(command, sizeof command,
+             "grep '\"type\":\"gradient\"' requests | grep -c '\"%s\":\\[%s,'", vector,
+             copied ? "0" : "[1-9][0-9]*");
+    (void)process_shell(r, command);
+    return atoi(process_output(r));
+}
+
+static void parameters_and_gradients_are_used_in_place(void **state)
+{
+    struct process_rig *r = *state;
+    static const struct {
+        const char *settings[4];
+        bool copied; /* the vectors lie in the memory of several servers, or in MPI's */
+    } cases[] = {
+        {{"mode=async", "workers=2", "servers=1", "transport=ipc"}, false},
+        {{"mode=async", "workers=2", "servers=1", "transport=tcp"}, false},
+        {{"mode=async", "engine=virtual", "pace=gamma", "workers=9"}, false},
+        {{"mode=sync", "engine=virtual", "pace=gamma", "workers=4"}, false},
+        {{"mode=sync", "workers=2", "communicator=ring"}, false},
+        {{"mode=sync", "workers=2", "communicator=shared"}, true},
+        {{"mode=async", "workers=2", "servers=2"}, true},
+    };
+    process_write(r, "peer.sh", script);
+    setenv("GRADIENT", "echo " ONE, 1);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const char *argv[12] = {EXTERNAL, "model.command=sh peer.sh", "updates=20"};
+        for (size_t k = 0; k < COUNT_OF(cases[i].settings); k++)
+            argv[4 + k] = cases[i].settings[k];
+        if (process_run(r, argv) != OK)
+            fail_msg("case %zu: %s", i, process_errors(r));
+        for (unsigned k = 0; k < 2; k++) {
+            const char *vector = k == 0 ? "parameters" : "gradient";
+            assert_true(gradients_asked(r, vector, cases[i].copied) >= 20);
+            assert_int_equal(gradients_asked(r, vector, !cases[i].copied), 0);
+        }
+        assert_int_equal(process_shell(r, "rm requests"), OK);
+    }
+    unsetenv("GRADIENT");
+}
+
+/* Tries to change parameters of others: "intrude" by new mappings and writes to the file, "write"
+ * where it has mapped them. */
+static void attack(const json_t *request, const char *how)
+{
+    const char *path = json_string_value(json_object_get(request, "path"));
+    const json_int_t region = json_integer_value(json_object_get(request, "region"));
+    if (path == NULL || json_is_true(json_object_get(request, "writable")))
+        return;
+    if (strcmp(how, "write") == 0) {
+        memset(regions[region], 0x55, 16);
+        return;
+    }
+    const size_t bytes = (size_t)json_integer_value(json_object_get(request, "bytes"));
+    const int fd = open(path, O_RDWR);
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at != MAP_FAILED)
+        memset(at, 0x55, bytes);
+    if (mprotect(regions[region], bytes, PROT_READ | PROT_WRITE) == 0)
+        memset(regions[region], 0x55, bytes);
+    char garbage[8192] = {0x55};
+    if (pwrite(fd, garbage, sizeof garbage, 0) > 0 || ftruncate(fd, 0) == 0)
+        _exit(77);
+    close(fd);
+}
+
+static int hostile_main(const char *how)
+{
+    FILE *socket = fdopen(atoi(getenv("GRADLAG_SOCKET_FD")), "r+");
+    char *line = NULL;
+    size_t room = 0;
+    while (getline(&line, &room, socket) > 0) {
+        json_t *request = json_loads(line, 0, NULL), *said = answer(request);
+        attack(request, how);
+        json_dumpf(said, socket, JSON_COMPACT);
+        fputc('\n', socket);
+        fflush(socket);
+        json_decref(said);
+        json_decref(request);
+    }
+    free(line);
+    return 0;
+}
+
+static void a_program_cannot_change_parameters(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const modes[][3] = {
+        {"mode=async", "engine=real", "pace=none"},
+        {"mode=async", "engine=virtual", "pace=gamma"},
+        {"mode=sync", "engine=real", "pace=none"},
+    };
+    char command[600];
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        const char *const *m = modes[i];
+        snprintf(command, sizeof command, "%.*sintrude", (int)strlen(line_command) - 4,
+                 line_command);
+        assert_int_equal(RIG_RUN(r, LINE, m[0], m[1], m[2], "workers=1"), OK);
+        assert_int_equal(RIG_RUN(r, LINE, command, m[0], m[1], m[2], "workers=1"), OK);
+        snprintf(command, sizeof command, "%.*swrite", (int)strlen(line_command) - 4, line_command);
+        assert_int_equal(RIG_RUN(r, LINE, command, m[0], m[1], m[2], "workers=1"), ERROR_PEER);
+        process_expect_errors_contain(r, "11");
+    }
+    process_expect_answer(
+        r, "SELECT count(DISTINCT parameters_sha256) FROM run WHERE status = 'finished'", "1");
+}
+
+/* ---- programs that fail -------------------------------------------------------------------- */
+
 /* What `gradient` (or, from "{" on, `open`) does; the exit code; words of the test in the message.
  */
 struct fault {
@@ -112,7 +231,6 @@ struct fault {
     int code;
     const char *named;
 };
-#define ONE "'{\"loss\":1}'"
 #define SLICE(shape)                                                                               \
     "{\"parameters\":[{\"name\":\"w\",\"shape\":" shape "}],\"samples\":{\"train\":9}}"
 
@@ -285,6 +403,8 @@ int main(int argc, char **argv)
     char self[400] = "";
     if (argc == 2 && strcmp(argv[1], "line") == 0)
         return example_main();
+    if (argc == 2 && getenv("GRADLAG_SOCKET_FD") != NULL)
+        return hostile_main(argv[1]);
     assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
     snprintf(line_command, sizeof line_command, "model.command=%s line", self);
 #define PROCESS_TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -294,6 +414,8 @@ int main(int argc, char **argv)
         PROCESS_TEST(a_run_of_an_external_model_replays),
         PROCESS_TEST(a_checkpoint_of_an_external_model_starts_a_run),
         PROCESS_TEST(a_virtual_cluster_starts_one_program_a_thread),
+        PROCESS_TEST(parameters_and_gradients_are_used_in_place),
+        PROCESS_TEST(a_program_cannot_change_parameters),
         PROCESS_TEST(a_program_that_fails_is_named_and_leaves_nothing),
         PROCESS_TEST(a_command_that_cannot_start_is_an_error),
         PROCESS_TEST(a_program_ends_with_the_gradlag_that_started_it),

@@ -1,24 +1,29 @@
 /* external.c — the requests and answers of an external model; see external.h. */
 #include "worker/external/external.h"
 
+#include "base/log.h"
 #include "base/memory.h"
+#include "base/shared_memory.h"
 #include "worker/external/external_process.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-enum { PROTOCOL = 1, ALIGNMENT = 4096, MOST_SECONDS = 1 << 30 };
+enum { PROTOCOL = 2, ALIGNMENT = 4096, MOST_SECONDS = 1 << 30, REGIONS = 256 };
 
 struct external {
     external_process *process;
-    int memory_fd;
-    float *memory; /* [2 × stride]: the parameters, then the gradient; NULL: not mapped yet */
-    size_t count, stride; /* elements */
-    uint32_t classes;     /* 0: predictions are not counted */
+    struct shared_memory memory;  /* for vectors that the program cannot map */
+    float *parameters, *gradient; /* [count] each, in `memory` */
+    size_t count;
+    bool in_place;             /* the program can take vectors at any place */
+    uint64_t regions[REGIONS]; /* areas (shared_memory.h) that the program has mapped */
+    unsigned region_count;
+    uint64_t copied, used_in_place; /* vectors so far */
+    uint32_t classes;               /* 0: predictions are not counted */
     char description[160];
     char *program; /* JSON text; NULL: none */
 };
@@ -126,6 +131,7 @@ static status take_model(external *e, const json_t *from, parameter_table *table
         TRY(take_parameter(e, json_array_get(parameters, i), table));
     TRY(take_samples(e, from, data));
     e->count = parameter_table_count(table);
+    e->in_place = !json_is_true(json_object_get(from, "copy"));
     snprintf(e->description, sizeof e->description, "external: %s",
              about != NULL ? about : "a program");
     if (json_is_object(json_object_get(from, "program")))
@@ -155,27 +161,81 @@ done:
 
 /* ---- the memory that both processes map ---- */
 
-static status map_memory(external *e)
+/* Has the program map the area of a place, unless it has. *region: its number; REGIONS: too many.
+ */
+static status map_region(external *e, const struct shared_memory_place *place, unsigned *region)
 {
     status result = OK;
     json_t *answer = NULL;
-    const size_t page = ALIGNMENT / sizeof(float);
-    e->stride = (e->count + page - 1) / page * page;
-    const size_t bytes = 2 * e->stride * sizeof(float);
-    if (ftruncate(e->memory_fd, (off_t)bytes) != 0) {
-        FAIL(ERROR_OTHER, "no shared memory of %zu bytes for model=external: %s", bytes,
-             strerror(errno));
-    }
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, e->memory_fd, 0);
-    if (memory == MAP_FAILED)
-        FAIL(ERROR_OTHER, "cannot map %zu bytes for model=external: %s", bytes, strerror(errno));
-    e->memory = memory;
+    char path[64];
+    for (*region = 0; *region < e->region_count; ++*region)
+        if (e->regions[*region] == place->area)
+            return OK;
+    if (*region == REGIONS)
+        return OK;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), place->fd);
     TRY(ask(e, "map",
-            json_pack("{s:I, s:i, s:I}", "bytes", (json_int_t)bytes, "parameters", 0, "gradient",
-                      (json_int_t)(e->stride * sizeof(float))),
+            json_pack("{s:i, s:s, s:I, s:I, s:b}", "region", (int)*region, "path", path, "offset",
+                      (json_int_t)place->file_offset, "bytes", (json_int_t)place->bytes, "writable",
+                      place->use == OTHERS_WRITE),
             &answer));
+    e->regions[e->region_count++] = place->area;
 done:
     json_decref(answer);
+    return result;
+}
+
+/* Names to the program where vector `at` lies; if it cannot map that place, where `own` lies, and
+ * *copies is set: the vector must be copied. */
+static status place_of(external *e, const float *at, const float *own, enum shared_memory_use use,
+                       json_t **out, bool *copies)
+{
+    status result = OK;
+    struct shared_memory_place place;
+    unsigned region = REGIONS;
+    if (e->in_place && shared_memory_find(at, e->count * sizeof *at, &place) && place.use >= use)
+        TRY(map_region(e, &place, &region));
+    *copies = region == REGIONS;
+    if (*copies) {
+        region = 0;
+        REQUIRE(shared_memory_find(own, e->count * sizeof *own, &place));
+    }
+    *(*copies ? &e->copied : &e->used_in_place) += 1;
+    *out = json_pack("[i, I]", (int)region, (json_int_t)place.offset);
+done:
+    return result;
+}
+
+/* Sets member `parameters` of a request, and copies them if need be. */
+static status give_parameters(external *e, const float *parameters, json_t *request)
+{
+    status result = OK;
+    json_t *place = NULL;
+    bool copies;
+    TRY(place_of(e, parameters, e->parameters, OTHERS_READ, &place, &copies));
+    if (copies)
+        memcpy(e->parameters, parameters, e->count * sizeof *parameters);
+    json_object_set_new(request, "parameters", place);
+done:
+    return result;
+}
+
+static status open_memory(external *e)
+{
+    status result = OK;
+    struct shared_memory_place place;
+    unsigned region;
+    const size_t bytes = (e->count * sizeof(float) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    TRY(shared_memory_open(&e->memory, "model=external", 2 * bytes, OTHERS_WRITE));
+    if (!shared_memory_find(e->memory.at, e->memory.bytes, &place)) {
+        FAIL(ERROR_OTHER, "no shared memory of %zu bytes for model=external: %s", 2 * bytes,
+             strerror(errno));
+    }
+    e->parameters = (float *)(void *)e->memory.at;
+    e->gradient = (float *)(void *)(e->memory.at + bytes);
+    TRY(map_region(e, &place, &region));
+    shared_memory_want();
+done:
     return result;
 }
 
@@ -188,18 +248,13 @@ status external_open(external **out, const options *settings, unsigned workers,
     const char *command = options_text(settings, "model.command");
     *out = NULL;
     TRY(memory_new(&e, 1, sizeof *e, "an external model"));
-    e->memory_fd = -1;
     if (command[0] == '\0')
         FAIL(ERROR_USAGE, "model=external requires the command that starts your program; set for "
                           "example model.command='python3 my_model.py'");
-    e->memory_fd = memfd_create("gradlag model", MFD_CLOEXEC);
-    if (e->memory_fd < 0)
-        FAIL(ERROR_OTHER, "no shared memory for model=external: %s", strerror(errno));
-    TRY(external_process_start(&e->process, command, e->memory_fd,
-                               (unsigned)options_integer(settings, "threads"),
+    TRY(external_process_start(&e->process, command, (unsigned)options_integer(settings, "threads"),
                                options_real(settings, "timeout_s"), stop));
     TRY(open_model(e, settings, workers, table, data));
-    TRY(map_memory(e));
+    TRY(open_memory(e));
     *out = e;
     e = NULL;
 done:
@@ -212,11 +267,10 @@ void external_close(external **out)
     external *e = *out;
     if (e == NULL)
         return;
+    log_debug("model=external: %llu vectors in place, %llu copied",
+              (unsigned long long)e->used_in_place, (unsigned long long)e->copied);
     external_process_end(&e->process);
-    if (e->memory != NULL)
-        munmap(e->memory, 2 * e->stride * sizeof(float));
-    if (e->memory_fd >= 0)
-        close(e->memory_fd);
+    shared_memory_close(&e->memory);
     free(e->program);
     memory_free(e);
     *out = NULL;
@@ -258,10 +312,12 @@ static status take_loss(external *e, const char *type, const json_t *from, uint3
 status external_initial(external *e, float *out)
 {
     status result = OK;
-    json_t *answer = NULL;
-    TRY(ask(e, "initial", json_object(), &answer));
-    memcpy(out, e->memory, e->count * sizeof(float));
+    json_t *answer = NULL, *request = json_object();
+    TRY(give_parameters(e, e->parameters, request));
+    TRY(ask(e, "initial", json_incref(request), &answer));
+    memcpy(out, e->parameters, e->count * sizeof(float));
 done:
+    json_decref(request);
     json_decref(answer);
     return result;
 }
@@ -271,19 +327,23 @@ status external_gradient(external *e, const float *parameters, unsigned index, u
                          uint64_t *own_ns)
 {
     status result = OK;
-    json_t *answer = NULL, *list = json_array();
+    json_t *answer = NULL, *place, *list = json_array();
+    json_t *request = json_pack("{s:i, s:I, s:o}", "worker", (int)index, "batch", (json_int_t)batch,
+                                "samples", list);
+    bool copies;
     for (uint32_t i = 0; i < n; i++)
         json_array_append_new(list, json_integer(samples[i]));
-    memcpy(e->memory, parameters, e->count * sizeof(float));
-    TRY(ask(e, "gradient",
-            json_pack("{s:i, s:I, s:o}", "worker", (int)index, "batch", (json_int_t)batch,
-                      "samples", list),
-            &answer));
+    TRY(give_parameters(e, parameters, request));
+    TRY(place_of(e, gradient, e->gradient, OTHERS_WRITE, &place, &copies));
+    json_object_set_new(request, "gradient", place);
+    TRY(ask(e, "gradient", json_incref(request), &answer));
     TRY(take_loss(e, "gradient", answer, n, out));
     const double seconds = json_number_value(json_object_get(answer, "seconds"));
     *own_ns = seconds > 0 && seconds < MOST_SECONDS ? (uint64_t)(seconds * 1e9) : 0;
-    memcpy(gradient, e->memory + e->stride, e->count * sizeof(float));
+    if (copies)
+        memcpy(gradient, e->gradient, e->count * sizeof *gradient);
 done:
+    json_decref(request);
     json_decref(answer);
     return result;
 }
@@ -291,10 +351,11 @@ done:
 status external_prepare_evaluation(external *e, const float *parameters)
 {
     status result = OK;
-    json_t *answer = NULL;
-    memcpy(e->memory, parameters, e->count * sizeof(float));
-    TRY(ask(e, "prepare", json_object(), &answer));
+    json_t *answer = NULL, *request = json_object();
+    TRY(give_parameters(e, parameters, request));
+    TRY(ask(e, "prepare", json_incref(request), &answer));
 done:
+    json_decref(request);
     json_decref(answer);
     return result;
 }

@@ -5,8 +5,9 @@
  * worker and the batch's samples. gradlag keeps everything else: which samples make a batch,
  * parameters, optimizer, staleness, recording. docs/external-models.md is the protocol.
  *
- * Parameters and gradient lie in one memory that both processes map: the parameters are copied into
- * it before a request, the gradient out of it after the answer. A step allocates only its messages.
+ * The program maps the areas of shared_memory.h in which the caller's parameters and gradients lie,
+ * and uses them in place. A vector that lies elsewhere is copied, from or to a memory of the
+ * `external`. A step allocates only its messages.
  * One thread at a time uses an `external`.
  *
  * Errors: ERROR_DATA: the program reports an error, or its answer does not fit. ERROR_PEER: the

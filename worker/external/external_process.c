@@ -19,7 +19,6 @@
 
 enum {
     SOCKET_FD = 3, /* in the program */
-    MEMORY_FD = 4,
     PATIENCE = 20, /* as LIVENESS_FACTOR and COMMUNICATOR_PATIENCE */
     END_MS = 2000,
     TAIL_BYTES = 1024,
@@ -60,26 +59,23 @@ static void lead_program(const char *command)
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(126);
     }
-    for (int fd = SOCKET_FD; fd <= MEMORY_FD; fd++)
-        close(fd); /* gradlag sees the end of the socket when the program ends */
+    close(SOCKET_FD); /* gradlag sees the end of the socket when the program ends */
     while (waitpid(shell, &how, 0) < 0 && errno == EINTR)
         continue;
     _exit(WIFSIGNALED(how) ? 128 + WTERMSIG(how) : WEXITSTATUS(how));
 }
 
 /* After fork(): only calls that are safe in a copy of a process with threads. */
-static void become_leader(const char *command, int socket, int memory, int output, pid_t parent)
+static void become_leader(const char *command, int socket, int output, pid_t parent)
 {
     const int null = open("/dev/null", O_RDONLY);
     /* First away from the numbers that are about to be given. */
-    socket = fcntl(socket, F_DUPFD, MEMORY_FD + 1);
-    memory = fcntl(memory, F_DUPFD, MEMORY_FD + 1);
-    output = fcntl(output, F_DUPFD, MEMORY_FD + 1);
-    if (null < 0 || socket < 0 || memory < 0 || output < 0 || dup2(null, 0) < 0 ||
-        dup2(output, 1) < 0 || dup2(output, 2) < 0 || dup2(socket, SOCKET_FD) < 0 ||
-        dup2(memory, MEMORY_FD) < 0)
+    socket = fcntl(socket, F_DUPFD, SOCKET_FD + 1);
+    output = fcntl(output, F_DUPFD, SOCKET_FD + 1);
+    if (null < 0 || socket < 0 || output < 0 || dup2(null, 0) < 0 || dup2(output, 1) < 0 ||
+        dup2(output, 2) < 0 || dup2(socket, SOCKET_FD) < 0)
         _exit(126);
-    close_range(MEMORY_FD + 1, ~0U, 0);
+    close_range(SOCKET_FD + 1, ~0U, 0);
     setpgid(0, 0);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, end_group);
@@ -94,7 +90,7 @@ static void become_leader(const char *command, int socket, int memory, int outpu
     lead_program(command);
 }
 
-static status start(external_process *p, int memory_fd)
+static status start(external_process *p)
 {
     status result = OK;
     int sockets[2] = {-1, -1}, output[2] = {-1, -1};
@@ -108,7 +104,7 @@ static status start(external_process *p, int memory_fd)
         FAIL(ERROR_OTHER, "cannot start model.command: %s", strerror(errno));
     }
     if (p->pid == 0)
-        become_leader(p->command, sockets[1], memory_fd, output[1], parent);
+        become_leader(p->command, sockets[1], output[1], parent);
     setpgid(p->pid, p->pid);
     p->socket = sockets[0];
     p->output = output[0];
@@ -136,11 +132,10 @@ static void set_environment(unsigned threads)
         setenv(counts[i], text, 0);
     setenv("PYTHONUNBUFFERED", "1", 0); /* else what Python prints is lost if it is killed */
     setenv("GRADLAG_SOCKET_FD", "3", 1);
-    setenv("GRADLAG_MEMORY_FD", "4", 1);
 }
 
-status external_process_start(external_process **out, const char *command, int memory_fd,
-                              unsigned threads, double timeout_s, const volatile sig_atomic_t *stop)
+status external_process_start(external_process **out, const char *command, unsigned threads,
+                              double timeout_s, const volatile sig_atomic_t *stop)
 {
     status result = OK;
     external_process *p = NULL;
@@ -151,7 +146,7 @@ status external_process_start(external_process **out, const char *command, int m
     p->limit_ns = (uint64_t)(timeout_s * 1e9);
     p->stop = stop;
     set_environment(threads);
-    TRY(start(p, memory_fd));
+    TRY(start(p));
     *out = p;
     p = NULL;
 done:
@@ -394,9 +389,10 @@ status external_process_ask(external_process *p, const char *what, const json_t 
     char *line = json_dumps(request, JSON_COMPACT);
     *answer = NULL;
     REQUIRE(line != NULL);
+    const size_t length = strlen(line);
     TRY(check_silent(p, what));
-    TRY(send_line(p, what, line, strlen(line)));
-    TRY(send_line(p, what, "\n", 1));
+    line[length] = '\n'; /* all at once: the program wakes up once */
+    TRY(send_line(p, what, line, length + 1));
     TRY(receive_line(p, what));
     got = json_loadb(p->received.at, p->received.length, 0, &error);
     if (!json_is_object(got)) {

@@ -18,14 +18,12 @@
 
 typedef struct external_process external_process;
 
-/* Starts `command` in a shell. It finds the socket and the shared memory (`memory_fd`, borrowed) as
- * the file descriptors that GRADLAG_SOCKET_FD and GRADLAG_MEMORY_FD name. Libraries
- * that read OMP_NUM_THREADS and the like use `threads` threads. `timeout_s`: an answer is
- * awaited for 20 times as long, or 20 times the longest answer so far; for timeout_s after *stop
- * became non-zero (NULL: it never does). */
-status external_process_start(external_process **out, const char *command, int memory_fd,
-                              unsigned threads, double timeout_s,
-                              const volatile sig_atomic_t *stop) MUST_CHECK;
+/* Starts `command` in a shell. It finds the socket as the file descriptor that GRADLAG_SOCKET_FD
+ * names. Libraries that read OMP_NUM_THREADS and the like use `threads` threads. `timeout_s`: an
+ * answer is awaited for 20 times as long, or 20 times the longest answer so far; for timeout_s
+ * after *stop became non-zero (NULL: it never does). */
+status external_process_start(external_process **out, const char *command, unsigned threads,
+                              double timeout_s, const volatile sig_atomic_t *stop) MUST_CHECK;
 /* Ends the program: closes the socket, waits for 2 s, then kills its process group. NULL-safe. */
 void external_process_end(external_process **p);
 
