@@ -118,7 +118,7 @@ static status open_network(worker *w, const struct worker_options *o)
     status result = OK;
     TRY(dataset_open(&w->data, o->settings, !o->parameters_only));
     const struct shape images = {w->data.channels, w->data.height, w->data.width};
-    TRY(model_open(&w->model, o->settings, w->data.classes));
+    TRY(model_open(&w->model, o->settings, &w->data));
     TRY(model_discover(&w->model, images, w->parameters));
     for (size_t i = 0; i < parameter_table_layers(w->parameters); ++i)
         w->has_batch_norm |= parameter_table_layer(w->parameters, i)->kind == OP_BATCH_NORM;
