@@ -16,11 +16,12 @@ struct model_kind {
     /* Reads the model's options into m->settings; NULL: no options. An option that is not declared
      * has its default. */
     status (*configure)(struct model *m, const options *o);
-    /* Maps images to logits or predicted numbers (m->classes×1×1). A pure function of its
-     * arguments. */
+    /* Maps images to logits or predicted numbers (m->classes×1×1), or tokens (1×T×1) to the logits
+     * of the next token at each position (T×1×m->classes). A pure function of its arguments. */
     tensor *(*forward)(tape *t, tensor *x, const struct model *m);
     /* Calls the layers that `forward` may not reach in the discovery pass; NULL: no such layers. */
     void (*declare)(tape *t, tensor *x, const struct model *m);
+    bool reads_tokens; /* of a dataset of tokens; else images */
     bool external; /* another program computes it (worker/external/), and the functions are NULL */
 };
 extern const struct registry model_registry;

@@ -1,5 +1,7 @@
 #include "worker/model/model.h"
 
+#include <string.h>
+
 #define MODEL(name) extern const struct model_kind name;
 #include "worker/model/model.def"
 #undef MODEL
@@ -30,6 +32,13 @@ done:
     return result;
 }
 
+/* The shape of the logits for inputs of this shape. */
+static struct shape logits_of(const struct model *m, struct shape input)
+{
+    return m->kind->reads_tokens ? (struct shape){input.height, 1, m->classes}
+                                 : (struct shape){m->classes, 1, 1};
+}
+
 status model_discover(const struct model *m, struct shape input, parameter_table *parameters)
 {
     status result = OK;
@@ -38,14 +47,15 @@ status model_discover(const struct model *m, struct shape input, parameter_table
     tensor *x = tape_begin(t, NULL, NULL);
     tensor *logits = m->kind->forward(t, x, m);
     tape_mark_last(t, logits);
-    struct shape s = tensor_shape(logits);
+    struct shape s = tensor_shape(logits), wanted = logits_of(m, input);
     if (m->kind->declare != NULL)
         m->kind->declare(t, x, m);
     TRY(tape_finish(t, NULL, 0, NULL));
-    if (s.channels != m->classes || s.height != 1 || s.width != 1) {
+    if (memcmp(&s, &wanted, sizeof s) != 0) {
         FAIL(ERROR_USAGE,
-             "the output of model %s has shape %u×%u×%u for %u classes; it must be %u×1×1",
-             m->kind->about.name, s.channels, s.height, s.width, m->classes, m->classes);
+             "the output of model %s has shape %u×%u×%u for %u classes; it must be %u×%u×%u",
+             m->kind->about.name, s.channels, s.height, s.width, m->classes, wanted.channels,
+             wanted.height, wanted.width);
     }
 done:
     tape_close(&t);
