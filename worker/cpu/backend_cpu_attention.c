@@ -1,13 +1,13 @@
 /*
  * backend_cpu_attention.c — causal self-attention of each sample and head by itself, one block of
- * queries after the other (after Dao et al. 2022: no T×T matrix in memory). A block's scores have
- * ATTENTION_BLOCK rows and as many columns as its last query sees. Backward computes the
- * probabilities again from queries and keys.
+ * queries after the other (after Dao et al. 2022: no T×T matrix in memory). The scores of a block
+ * are stored with the queries in the lanes of a vector: [keys][ATTENTION_BLOCK], with as many keys
+ * as the last query sees. Backward computes the probabilities again from queries and keys.
  *
- * The matrices of one head are copied to row-major matrices whose rows and columns are padded with
- * zeros to whole blocks. The calling thread computes all heads, so numbers do not depend on the
- * number of threads. With precision=bf16 the operands of all products are rounded to bf16; sums and
- * the softmax are float32.
+ * The products read rows and columns in whole blocks. Where a head's matrix does not consist of
+ * whole blocks, they read a copy padded with zeros. The calling thread computes all heads, so
+ * numbers do not depend on the number of threads. With precision=bf16 the operands of all products
+ * are rounded to bf16; sums and the softmax are float32.
  */
 #include "base/memory.h"
 #include "worker/cpu/backend_cpu.h"
@@ -22,143 +22,142 @@ struct cpu_attention {
     backend_op op;
     size_t positions, width, features; /* T, C, D = C / heads */
     size_t rows, columns;              /* T and D, padded */
+    bool in_place;                     /* products read the tensors themselves */
     bool bf16;
     float scale; /* 1/√D */
-    /* Of one head: queries times `scale`, keys, values, gradient of the result [rows][columns]; …
-     */
-    float *q, *k, *v, *g;
-    float *k_across, *v_across; /* … transposed [columns][rows] … */
-    float *k_slope, *v_slope;   /* … and gradients [rows][columns]. */
-    float *scores, *slopes,
-        *result;   /* of one block [BLOCK][rows], [BLOCK][rows], [BLOCK][columns] */
-    float *memory; /* all of them */
+    /* Of one head: copies of queries, keys, values, and the gradient of the result [rows][columns];
+     * scaled queries and that gradient transposed [columns][rows]; gradients [rows][columns]. */
+    float *q, *k, *v, *g, *q_across, *g_across, *k_slope, *v_slope;
+    float *scores, *slopes; /* of one block, [rows][BLOCK] */
+    float *result;          /* of one block, [BLOCK][columns] */
+    float *memory;          /* all of them */
 };
 
-/* The place of one head in a row-major tensor with `width` features at each position. */
-struct place {
+/* A matrix: one head's part of a tensor, or a copy. */
+struct matrix {
     float *at;
-    size_t row;
+    size_t row; /* distance of its rows */
 };
-
-static struct place place_of(const struct cpu_attention *a, const backend_buffer *b, size_t sample,
-                             size_t head, size_t part)
-{
-    const size_t row = b->shape.width;
-    return (struct place){
-        b->data + sample * a->positions * row + part * a->width + head * a->features, row};
-}
 
 enum { QUERY, KEY, VALUE }; /* parts of an input's row */
 
-static struct attention_copy copy_of(const struct cpu_attention *a, struct place from, float *to)
+static struct matrix part_of(const struct cpu_attention *a, const backend_buffer *b, size_t sample,
+                             size_t head, size_t part)
+{
+    const size_t row = b->shape.width;
+    return (struct matrix){
+        b->data + sample * a->positions * row + part * a->width + head * a->features, row};
+}
+
+static struct attention_copy copy_of(const struct cpu_attention *a, struct matrix from,
+                                     struct matrix to, float factor)
 {
     return (struct attention_copy){.rows = a->positions,
                                    .columns = a->features,
                                    .from = from.at,
                                    .from_row = from.row,
-                                   .to = to,
-                                   .to_row = a->columns,
-                                   .factor = 1,
+                                   .to = to.at,
+                                   .to_row = to.row,
+                                   .factor = factor,
                                    .bf16 = a->bf16};
 }
 
-static void gather(const struct cpu_attention *a, struct place from, float factor, float *to)
+/* An operand of a product: `from` itself or its padded copy in `room`. */
+static struct matrix operand(const struct cpu_attention *a, struct matrix from, float *room)
 {
-    struct attention_copy c = copy_of(a, from, to);
-    c.factor = factor;
+    const struct matrix copy = {room, a->columns};
+    if (a->in_place)
+        return from;
+    const struct attention_copy c = copy_of(a, from, copy, 1);
     attention_gather(&c);
+    return copy;
 }
 
-static void transpose(const struct cpu_attention *a, struct place from, float *to)
+static void transpose(const struct cpu_attention *a, struct matrix from, float factor, float *to)
 {
-    struct attention_copy c = copy_of(a, from, to);
-    c.to_row = a->rows;
+    const struct attention_copy c = copy_of(a, from, (struct matrix){to, a->rows}, factor);
     attention_transpose(&c);
 }
 
-/* to ← (or +=) factor · rows first … of `from`, at most `count`. */
-static void scatter(const struct cpu_attention *a, const float *from, size_t first, size_t count,
-                    float factor, struct place to, bool add)
+/* to ← (or +=) factor · `from`, at most `count` rows from row `first` of `to` on. */
+static void scatter(const struct cpu_attention *a, float *from, size_t first, size_t count,
+                    float factor, struct matrix to, bool add)
 {
     const size_t left = a->positions - first;
-    const struct attention_copy c = {.rows = left < count ? left : count,
-                                     .columns = a->features,
-                                     .from = from,
-                                     .from_row = a->columns,
-                                     .to = to.at + first * to.row,
-                                     .to_row = to.row,
-                                     .factor = factor};
+    const struct matrix there = {to.at + first * to.row, to.row};
+    struct attention_copy c = copy_of(a, (struct matrix){from, a->columns}, there, factor);
+    c.rows = left < count ? left : count;
     attention_scatter(&c, add);
 }
 
-/* out[BLOCK][rows] ← x · across, of the block that begins with position `first` and the columns
- * that it sees. */
-static void against_columns(const struct cpu_attention *a, const float *x, const float *across,
-                            size_t first, float *out)
+/* out[keys][BLOCK] ← x · across, of the queries from `first` on. */
+static void of_queries(const struct cpu_attention *a, struct matrix x, const float *across,
+                       size_t first, float *out)
 {
-    attention_product(&(struct attention_product){.rows = BLOCK,
-                                                  .columns = first + BLOCK,
+    attention_product(&(struct attention_product){.rows = first + BLOCK,
+                                                  .columns = BLOCK,
                                                   .depth = a->features,
-                                                  .a = x + first * a->columns,
-                                                  .a_row = a->columns,
+                                                  .a = x.at,
+                                                  .a_row = x.row,
                                                   .a_step = 1,
-                                                  .b = across,
+                                                  .b = across + first,
                                                   .b_row = a->rows,
                                                   .out = out,
-                                                  .out_row = a->rows});
+                                                  .out_row = BLOCK});
 }
 
-/* a->result ← weights · x. */
-static void weighted_sum(const struct cpu_attention *a, const float *weights, const float *x,
-                         size_t first)
+/* a->result[BLOCK][columns] ← weightsᵀ · x: for each query the sum over keys. */
+static void sum_over_keys(const struct cpu_attention *a, const float *weights, struct matrix x,
+                          size_t first)
 {
     attention_product(&(struct attention_product){.rows = BLOCK,
                                                   .columns = a->columns,
                                                   .depth = first + BLOCK,
                                                   .a = weights,
-                                                  .a_row = a->rows,
-                                                  .a_step = 1,
-                                                  .b = x,
-                                                  .b_row = a->columns,
+                                                  .a_row = 1,
+                                                  .a_step = BLOCK,
+                                                  .b = x.at,
+                                                  .b_row = x.row,
                                                   .out = a->result,
                                                   .out_row = a->columns});
 }
 
-/* out[rows][columns] += weightsᵀ · x, of this block's rows of x. */
-static void add_across(const struct cpu_attention *a, const float *weights, const float *x,
-                       size_t first, float *out)
+/* out[keys][columns] += weights · x: for each key the sum over the queries from `first` on. */
+static void add_over_queries(const struct cpu_attention *a, const float *weights, struct matrix x,
+                             size_t first, float *out)
 {
     attention_product(&(struct attention_product){.rows = first + BLOCK,
                                                   .columns = a->columns,
                                                   .depth = BLOCK,
                                                   .a = weights,
-                                                  .a_row = 1,
-                                                  .a_step = a->rows,
-                                                  .b = x + first * a->columns,
-                                                  .b_row = a->columns,
+                                                  .a_row = BLOCK,
+                                                  .a_step = 1,
+                                                  .b = x.at + first * x.row,
+                                                  .b_row = x.row,
                                                   .out = out,
                                                   .out_row = a->columns,
                                                   .add = true});
 }
 
-static void round_block(const struct cpu_attention *a, float *block)
+static void round_block(const struct cpu_attention *a, float *block, size_t first)
 {
     if (a->bf16)
-        attention_round(block, BLOCK * a->rows);
+        attention_round(block, (first + BLOCK) * BLOCK);
 }
 
 static void forward_head(const struct cpu_attention *a, const struct op_call *call, size_t sample,
                          size_t head)
 {
-    const struct place to = place_of(a, call->output, sample, head, 0);
-    gather(a, place_of(a, call->input[0], sample, head, QUERY), a->scale, a->q);
-    transpose(a, place_of(a, call->input[0], sample, head, KEY), a->k_across);
-    gather(a, place_of(a, call->input[0], sample, head, VALUE), 1, a->v);
+    const backend_buffer *x = call->input[0];
+    const struct matrix to = part_of(a, call->output, sample, head, 0);
+    const struct matrix k = operand(a, part_of(a, x, sample, head, KEY), a->k);
+    const struct matrix v = operand(a, part_of(a, x, sample, head, VALUE), a->v);
+    transpose(a, part_of(a, x, sample, head, QUERY), a->scale, a->q_across);
     for (size_t first = 0; first < a->positions; first += BLOCK) {
-        against_columns(a, a->q, a->k_across, first, a->scores);
-        attention_softmax(a->scores, a->rows, first);
-        round_block(a, a->scores);
-        weighted_sum(a, a->scores, a->v, first);
+        of_queries(a, k, a->q_across, first, a->scores);
+        attention_softmax(a->scores, first);
+        round_block(a, a->scores, first);
+        sum_over_keys(a, a->scores, v, first);
         scatter(a, a->result, first, BLOCK, 1, to, false);
     }
 }
@@ -171,38 +170,45 @@ static status forward(struct cpu *c UNUSED, backend_op *op, const struct op_call
     return OK;
 }
 
+struct operands {
+    struct matrix q, k, v, g;
+};
+
 /* The gradients through the queries of one block. */
-static void backward_block(const struct cpu_attention *a, size_t first, struct place queries,
-                           bool add)
+static void backward_block(const struct cpu_attention *a, const struct operands *o, size_t first)
 {
-    against_columns(a, a->q, a->k_across, first, a->scores);
-    attention_softmax(a->scores, a->rows, first);
-    against_columns(a, a->g, a->v_across, first, a->slopes);
-    attention_softmax_backward(a->scores, a->slopes, a->rows, first);
-    round_block(a, a->scores);
-    round_block(a, a->slopes);
-    add_across(a, a->scores, a->g, first, a->v_slope);
-    add_across(a, a->slopes, a->q, first, a->k_slope);
-    weighted_sum(a, a->slopes, a->k, first);
-    scatter(a, a->result, first, BLOCK, a->scale, queries, add);
+    of_queries(a, o->k, a->q_across, first, a->scores);
+    attention_softmax(a->scores, first);
+    of_queries(a, o->v, a->g_across, first, a->slopes);
+    attention_softmax_backward(a->scores, a->slopes, first + BLOCK);
+    round_block(a, a->scores, first);
+    round_block(a, a->slopes, first);
+    add_over_queries(a, a->scores, o->g, first, a->v_slope);
+    add_over_queries(a, a->slopes, o->q, first, a->k_slope);
+    sum_over_keys(a, a->slopes, o->k, first);
 }
 
 static void backward_head(const struct cpu_attention *a, const struct op_call *call, size_t sample,
                           size_t head)
 {
     const bool add = call->accumulate[0];
-    backend_buffer *x = call->input[0], *to = call->input_gradient[0];
-    gather(a, place_of(a, x, sample, head, QUERY), a->scale, a->q);
-    gather(a, place_of(a, x, sample, head, KEY), 1, a->k);
-    transpose(a, place_of(a, x, sample, head, KEY), a->k_across);
-    transpose(a, place_of(a, x, sample, head, VALUE), a->v_across);
-    gather(a, place_of(a, call->output_gradient, sample, head, 0), 1, a->g);
+    const backend_buffer *x = call->input[0], *to = call->input_gradient[0];
+    const struct matrix q = part_of(a, x, sample, head, QUERY);
+    const struct matrix g = part_of(a, call->output_gradient, sample, head, 0);
+    const struct operands o = {.q = operand(a, q, a->q),
+                               .k = operand(a, part_of(a, x, sample, head, KEY), a->k),
+                               .v = operand(a, part_of(a, x, sample, head, VALUE), a->v),
+                               .g = operand(a, g, a->g)};
+    transpose(a, q, a->scale, a->q_across);
+    transpose(a, g, 1, a->g_across);
     memset(a->k_slope, 0, a->rows * a->columns * sizeof(float));
     memset(a->v_slope, 0, a->rows * a->columns * sizeof(float));
-    for (size_t first = 0; first < a->positions; first += BLOCK)
-        backward_block(a, first, place_of(a, to, sample, head, QUERY), add);
-    scatter(a, a->k_slope, 0, a->rows, 1, place_of(a, to, sample, head, KEY), add);
-    scatter(a, a->v_slope, 0, a->rows, 1, place_of(a, to, sample, head, VALUE), add);
+    for (size_t first = 0; first < a->positions; first += BLOCK) {
+        backward_block(a, &o, first);
+        scatter(a, a->result, first, BLOCK, a->scale, part_of(a, to, sample, head, QUERY), add);
+    }
+    scatter(a, a->k_slope, 0, a->rows, a->scale, part_of(a, to, sample, head, KEY), add);
+    scatter(a, a->v_slope, 0, a->rows, 1, part_of(a, to, sample, head, VALUE), add);
 }
 
 static status backward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)
@@ -226,7 +232,7 @@ static status open_memory(struct cpu_attention *a)
     status result = OK;
     const size_t matrix = a->rows * a->columns, block = BLOCK * a->rows;
     float **const matrices[] = {&a->q,        &a->k,        &a->v,       &a->g,
-                                &a->k_across, &a->v_across, &a->k_slope, &a->v_slope};
+                                &a->q_across, &a->g_across, &a->k_slope, &a->v_slope};
     TRY(memory_new(&a->memory, COUNT_OF(matrices) * matrix + 2 * block + BLOCK * a->columns,
                    sizeof(float), "attention"));
     float *next = a->memory;
@@ -258,6 +264,7 @@ status cpu_attention_open(struct cpu *c, const struct op_description *d,
     a->rows = padded(a->positions);
     a->columns = padded(a->features);
     a->bf16 = c->bf16;
+    a->in_place = !a->bf16 && a->rows == a->positions && a->columns == a->features;
     a->scale = 1 / sqrtf((float)a->features);
     TRY(open_memory(a));
     TRY(cpu_plain_buffer_new(c, d, output));

@@ -25,15 +25,13 @@ struct attention_product {
 };
 void attention_product(const struct attention_product *p);
 
-/* The next two work on rows of a block of scores, `row` floats apart. Row r is that of query
- * first + r: it sees columns 0 … first + r. The columns after them, up to first + ATTENTION_BLOCK,
- * become 0. */
+/* The next two work on a block [keys][ATTENTION_BLOCK]: lane l of row j is of key j and query
+ * first + l. A query sees keys 0 … its own. `keys` is first + ATTENTION_BLOCK. */
 
-/* Scores → probabilities: softmax over the columns that a row sees. */
-void attention_softmax(float *scores, size_t row, size_t first);
+/* Scores → probabilities: for each query, softmax over the keys that it sees; 0 for the others. */
+void attention_softmax(float *scores, size_t first);
 /* slopes ← p · (slopes − Σ p · slopes): the gradient of the probabilities → that of the scores. */
-void attention_softmax_backward(const float *probabilities, float *slopes, size_t row,
-                                size_t first);
+void attention_softmax_backward(const float *probabilities, float *slopes, size_t keys);
 
 /* Copies `rows` rows of `columns` floats, `from_row` apart, times `factor`, to rows `to_row` apart.
  * `bf16`: rounded to bf16. */

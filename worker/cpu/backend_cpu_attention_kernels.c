@@ -48,64 +48,57 @@ VECTOR_CLONES void attention_product(const struct attention_product *p)
 
 /* ---- softmax ---- */
 
-VECTOR_INLINE void larger(vector_line *most, const vector_line *value)
+/* Replaces key j's values of the queries before it, which do not see it. */
+VECTOR_INLINE void hide(vector_line *value, size_t j, size_t first, const vector_line *by)
 {
-    const vector_mask more = *value > *most;
-    lines_choose(most, &more, value);
+    if (j > first) {
+        const vector_mask before = LINES_NUMBERS < (int32_t)(j - first);
+        lines_choose(value, &before, by);
+    }
 }
 
-/* One row, which sees `seen` columns. The others of the last line become 0. */
-VECTOR_INLINE void softmax_row(float *s, size_t seen)
+VECTOR_CLONES void attention_softmax(float *scores, size_t first)
 {
-    vector_line most = (vector_line){0} + s[0], sum = {0}, v;
-    for (size_t i = 0; i < seen; i += LANES) {
-        vector_load(&v, s + i);
-        lines_fill(&v, seen - i, s[0]);
-        larger(&most, &v);
+    const size_t keys = first + ATTENTION_BLOCK;
+    const vector_line none = {0};
+    vector_line most, start, sum = {0}, v;
+    vector_load(&start, scores);
+    most = start;
+    for (size_t j = 1; j < keys; ++j) {
+        vector_load(&v, scores + j * LANES);
+        hide(&v, j, first, &start);
+        lines_larger(&most, &v);
     }
-    const float largest = lines_largest(&most);
-    for (size_t i = 0; i < seen; i += LANES) {
-        vector_load(&v, s + i);
-        v -= largest;
+    for (size_t j = 0; j < keys; ++j) {
+        vector_load(&v, scores + j * LANES);
+        v -= most;
         lines_exp(&v);
-        lines_fill(&v, seen - i, 0);
+        hide(&v, j, first, &none);
+        vector_store(scores + j * LANES, &v, false);
         sum += v;
-        vector_store(s + i, &v, false);
     }
-    const float scale = 1 / lines_sum(&sum);
-    for (size_t i = 0; i < seen; i += LANES) {
-        vector_load(&v, s + i);
+    const vector_line scale = 1 / sum;
+    for (size_t j = 0; j < keys; ++j) {
+        vector_load(&v, scores + j * LANES);
         v *= scale;
-        vector_store(s + i, &v, false);
+        vector_store(scores + j * LANES, &v, false);
     }
 }
 
-VECTOR_CLONES void attention_softmax(float *scores, size_t row, size_t first)
+VECTOR_CLONES void attention_softmax_backward(const float *probabilities, float *slopes,
+                                              size_t keys)
 {
-    for (size_t r = 0; r < ATTENTION_BLOCK; ++r)
-        softmax_row(scores + r * row, first + r + 1);
-}
-
-VECTOR_CLONES void attention_softmax_backward(const float *probabilities, float *slopes, size_t row,
-                                              size_t first)
-{
-    const size_t columns = first + ATTENTION_BLOCK;
-    for (size_t r = 0; r < ATTENTION_BLOCK; ++r) {
-        const float *p = probabilities + r * row;
-        float *g = slopes + r * row;
-        vector_line sum = {0}, a, b;
-        for (size_t i = 0; i < columns; i += LANES) {
-            vector_load(&a, p + i);
-            vector_load(&b, g + i);
-            sum += a * b;
-        }
-        const float expected = lines_sum(&sum);
-        for (size_t i = 0; i < columns; i += LANES) {
-            vector_load(&a, p + i);
-            vector_load(&b, g + i);
-            a *= b - expected;
-            vector_store(g + i, &a, false);
-        }
+    vector_line expected = {0}, p, g;
+    for (size_t j = 0; j < keys; ++j) {
+        vector_load(&p, probabilities + j * LANES);
+        vector_load(&g, slopes + j * LANES);
+        expected += p * g;
+    }
+    for (size_t j = 0; j < keys; ++j) {
+        vector_load(&p, probabilities + j * LANES);
+        vector_load(&g, slopes + j * LANES);
+        p *= g - expected;
+        vector_store(slopes + j * LANES, &p, false);
     }
 }
 

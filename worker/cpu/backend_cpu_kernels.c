@@ -117,8 +117,7 @@ VECTOR_CLONES static float largest_of_lines(const float *row, uint32_t classes)
     for (size_t k = 0; k < classes; k += VECTOR_LANES) {
         lines_load(&v, row + k, classes - k);
         lines_fill(&v, classes - k, row[0]);
-        const vector_mask more = v > most;
-        lines_choose(&most, &more, &v);
+        lines_larger(&most, &v);
     }
     return lines_largest(&most);
 }

@@ -48,35 +48,56 @@ VECTOR_INLINE void lines_choose(vector_line *where, const vector_mask *mask, con
     *where = (vector_line)(((vector_mask)*where & ~*mask) | ((vector_mask)*to & *mask));
 }
 
+#define LINES_NUMBERS ((vector_mask){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+
 /* Sets the lanes from `left` on to `other`. */
 VECTOR_INLINE void lines_fill(vector_line *value, size_t left, float other)
 {
-    static const vector_mask lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const vector_mask after = lane >= (int32_t)(left < VECTOR_LANES ? left : VECTOR_LANES);
+    const vector_mask after = LINES_NUMBERS >= (int32_t)(left < VECTOR_LANES ? left : VECTOR_LANES);
     const vector_line fill = (vector_line){0} + other;
     lines_choose(value, &after, &fill);
 }
 
+/* The lanes moved by 8, 4, 2 or 1 places, so that lanes of both halves meet. */
+#define LINES_BY_8(v)                                                                              \
+    __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
+#define LINES_BY_4(v)                                                                              \
+    __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
+#define LINES_BY_2(v)                                                                              \
+    __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
+#define LINES_BY_1(v)                                                                              \
+    __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+
 /* The sum of the lanes, by halves. */
 VECTOR_INLINE float lines_sum(const vector_line *value)
 {
-    float lanes[VECTOR_LANES];
-    memcpy(lanes, value, sizeof lanes);
-    for (size_t half = VECTOR_LANES / 2; half > 0; half /= 2)
-        for (size_t l = 0; l < half; ++l)
-            lanes[l] += lanes[l + half];
-    return lanes[0];
+    vector_line v = *value;
+    v += LINES_BY_8(v);
+    v += LINES_BY_4(v);
+    v += LINES_BY_2(v);
+    v += LINES_BY_1(v);
+    return v[0];
+}
+
+/* most ← the larger one in each lane; a NaN of `value` is ignored. */
+VECTOR_INLINE void lines_larger(vector_line *most, const vector_line *value)
+{
+    const vector_mask more = *value > *most;
+    lines_choose(most, &more, value);
 }
 
 /* The largest lane. */
 VECTOR_INLINE float lines_largest(const vector_line *value)
 {
-    float lanes[VECTOR_LANES];
-    memcpy(lanes, value, sizeof lanes);
-    for (size_t half = VECTOR_LANES / 2; half > 0; half /= 2)
-        for (size_t l = 0; l < half; ++l)
-            lanes[l] = lanes[l + half] > lanes[l] ? lanes[l + half] : lanes[l];
-    return lanes[0];
+    vector_line v = *value, other = LINES_BY_8(v);
+    lines_larger(&v, &other);
+    other = LINES_BY_4(v);
+    lines_larger(&v, &other);
+    other = LINES_BY_2(v);
+    lines_larger(&v, &other);
+    other = LINES_BY_1(v);
+    lines_larger(&v, &other);
+    return v[0];
 }
 
 /* x ← eˣ for x ≤ 0 with a relative error below 2⁻²² where x > −87; 1 at 0; below −87 a number

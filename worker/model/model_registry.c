@@ -20,12 +20,27 @@ bool model_is_external(const options *o)
         ->external;
 }
 
-status model_open(struct model *out, const options *o, uint32_t classes)
+static status reads(const struct model_kind *kind, const options *o, const struct dataset *d)
+{
+    status result = OK;
+    if (kind->reads_tokens != d->tokens) {
+        FAIL(ERROR_USAGE,
+             "model=%s reads %s, but dataset=%s has %s; set dataset=%s, or choose another model "
+             "(`gradlag list models`)",
+             kind->about.name, kind->reads_tokens ? "tokens" : "images", options_text(o, "dataset"),
+             d->tokens ? "tokens" : "images", kind->reads_tokens ? "text" : "fashion-mnist");
+    }
+done:
+    return result;
+}
+
+status model_open(struct model *out, const options *o, const struct dataset *d)
 {
     status result = OK;
     const struct about *about;
     TRY(registry_require(&model_registry, options_text(o, "model"), &about));
-    *out = (struct model){.kind = (const struct model_kind *)about, .classes = classes};
+    *out = (struct model){.kind = (const struct model_kind *)about, .classes = d->classes};
+    TRY(reads(out->kind, o, d));
     if (out->kind->configure != NULL)
         TRY(out->kind->configure(out, o));
 done:
@@ -60,8 +75,9 @@ status model_discover(const struct model *m, struct shape input, parameter_table
 done:
     tape_close(&t);
     if (result != OK) {
-        error_add_context(result, "model %s with images of %u×%u×%u", m->kind->about.name,
-                          input.channels, input.height, input.width);
+        error_add_context(result, "model %s with %s of %u×%u×%u", m->kind->about.name,
+                          m->kind->reads_tokens ? "tokens" : "images", input.channels, input.height,
+                          input.width);
     }
     return result;
 }

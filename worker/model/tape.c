@@ -56,11 +56,7 @@ void tape_gather(tape *t, const struct dataset *d, enum dataset_split split,
         dataset_gather(d, split, indices, first, n, crops, tape_images(t), t->labels);
         return;
     }
-    for (uint32_t i = 0; i < n; ++i) {
-        uint32_t index = indices != NULL ? indices[i] : first + i;
-        REQUIRE(index < d->count[split]);
-        t->labels[i] = d->labels[split][index];
-    }
+    dataset_labels(d, split, indices, first, n, t->labels);
     t->gathered = true;
     t->gather_failed = on->gather(t->b, t->input->value, split, indices, first, n, crops);
 }

@@ -12,6 +12,9 @@
 #include "worker/cuda/cuda_device.h"
 #include "worker/data/dataset.h"
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wpadded"
+
 /* ---- elementwise ------------------------------------------------------------------------------
  * Kernels on buffers compute four elements per thread, so pointers are aligned to 16 bytes. The
  * last thread computes the rest. */
@@ -393,8 +396,8 @@ struct attention_keys_call {
 /* ---- data --------------------------------------------------------------------------------------
  */
 
-/* to = samples indices[0..n) as numbers values[channel][byte], shifted and mirrored according to
- * `crops` (NULL: unchanged), in LANES or ROWS of `batch` samples. Blocks of 256 threads: x per 32
+/* to = samples indices[0..batch) as numbers values[channel][byte], shifted and mirrored according to
+ * `crops` (NULL: unchanged), in LANES or ROWS. Blocks of 256 threads: x per 32
  * elements of an image, y per 32 samples. */
 struct gather_call {
     const uint8_t *images;
@@ -402,7 +405,8 @@ struct gather_call {
     const struct crop *crops;
     const float *values;
     float *to;
-    uint32_t channels, height, width, batch, samples, lanes;
+    uint32_t stride; /* bytes from a sample to the next; 1: indices are places in a text */
+    uint32_t channels, height, width, batch, lanes;
 };
 
 /* ---- updates (cuda_kernels_update.h) ------------------------------------------------------------
@@ -476,5 +480,7 @@ struct test_tree_sum_call {
     float *sums;    /* [blocks] */
     size_t count;
 };
+
+#pragma GCC diagnostic pop
 
 #endif

@@ -156,7 +156,7 @@ CUDA_KERNEL(loss_total)
 CUDA_FUNCTION float gather_one(const struct gather_call *c, uint32_t n, uint32_t element)
 {
     uint32_t plane = c->height * c->width, channel = element / plane, place = element % plane;
-    const uint8_t *image = c->images + (size_t)c->indices[n] * (c->channels * plane);
+    const uint8_t *image = c->images + (size_t)c->indices[n] * c->stride;
     int32_t y = (int32_t)(place / c->width), x = (int32_t)(place % c->width);
     if (c->crops != NULL) {
         struct crop crop = c->crops[n];
@@ -177,7 +177,7 @@ CUDA_KERNEL(gather)
     uint32_t element0 = BLOCK_X * 32, sample0 = BLOCK_Y * 32;
     for (uint32_t k = far; k < 32; k += 8) {
         uint32_t n = sample0 + k, element = element0 + near;
-        if (n < c.samples && element < elements) {
+        if (n < c.batch && element < elements) {
             float v = gather_one(&c, n, element);
             tile[k * 33 + near] = v;
             if (!c.lanes)
@@ -187,7 +187,7 @@ CUDA_KERNEL(gather)
     SYNC();
     for (uint32_t k = far; k < 32 && c.lanes; k += 8) {
         uint32_t n = sample0 + near, element = element0 + k;
-        if (n < c.samples && element < elements)
+        if (n < c.batch && element < elements)
             c.to[(size_t)element * c.batch + n] = tile[near * 33 + k];
     }
 }
