@@ -110,9 +110,10 @@ static status op_open(backend *b, const struct op_description *d, backend_buffer
         [OP_ATTENTION] = cuda_attention_open,
     };
     *output = NULL;
-    if (open[d->kind] == NULL) {
+    if (d->kind >= COUNT_OF(open) || open[d->kind] == NULL) {
         FAIL(ERROR_USAGE,
-             "device=cuda has no kernels for %s, which this model or its loss needs; set device=cpu",
+             "device=cuda has no kernels for %s, which this model or its loss needs; set "
+             "device=cpu",
              op_name(d->kind));
     }
     TRY(open[d->kind]((struct cuda *)b, d, input, out, output));

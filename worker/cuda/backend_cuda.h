@@ -241,7 +241,7 @@ status cuda_stage_labels(struct cuda *c, const uint32_t *labels, uint32_t count,
                          const uint32_t **device_labels, const uint32_t **device_valid) MUST_CHECK;
 /* Queues the copy of the staged block, unless it is queued already. */
 status cuda_stage(struct cuda *c) MUST_CHECK;
-enum { CUDA_STAGED_INDICES = 16 };             /* their offset in the staged block */
+enum { CUDA_STAGED_INDICES = 16 };           /* their offset in the staged block */
 size_t cuda_staged_crops(uint32_t capacity); /* likewise */
 status cuda_data_open(backend *b, const struct dataset *d) MUST_CHECK;
 void cuda_data_close(struct cuda *c);

@@ -1,5 +1,6 @@
 /* backend_cuda_attention.c — causal self-attention, on ROWS. One kernel forward, two backward
- * (kernels/cuda_kernels_attention.h). Forward keeps one number for each query, backward one more. */
+ * (kernels/cuda_kernels_attention.h). Forward keeps one number for each query, backward one more.
+ */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 

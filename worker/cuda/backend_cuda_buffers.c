@@ -247,7 +247,8 @@ static status bias_gradient(struct cuda *c, const struct cuda_weight_product *p,
     if (g->layout == ROWS) {
         struct cuda_grid grid = {(rows + 31) / 32, 1, 1, 256};
         TRY(CUDA_LAUNCH(c, column_sums, grid, .g = g->at[ROWS], .out = to,
-                        .rows = (uint32_t)(g->count / rows), .columns = rows, .accumulate = call->accumulate_bias));
+                        .rows = (uint32_t)(g->count / rows), .columns = rows,
+                        .accumulate = call->accumulate_bias));
     } else {
         struct cuda_grid grid = {rows, 1, 1, 256};
         TRY(CUDA_LAUNCH(c, row_sums, grid, .g = g->at[LANES], .out = to,

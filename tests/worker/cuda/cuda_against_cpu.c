@@ -19,7 +19,7 @@ struct model cuda_of_graph(struct model_kind *kind, forward_function *forward)
 }
 
 void cuda_open_on(struct fixture *f, const char *device, const struct backend_options *o,
-                    const struct model *m, struct shape images, uint32_t batch)
+                  const struct model *m, struct shape images, uint32_t batch)
 {
     fixture_device = device;
     fixture_open_on(f, o, m, images, batch, 3);
@@ -35,8 +35,8 @@ static void print_slices(const struct fixture *a, const struct fixture *b)
     }
 }
 
-void cuda_equals_cpu(const char *name, const struct model *m, struct shape images,
-                                uint32_t batch, double bound)
+void cuda_equals_cpu(const char *name, const struct model *m, struct shape images, uint32_t batch,
+                     double bound)
 {
     struct fixture cpu, cuda;
     cuda_open_on(&cpu, "cpu", &cuda_fp32, m, images, batch);
@@ -69,8 +69,8 @@ static void make_similar(struct fixture *f)
         f->pixels[k] = f->pixels[k % size] + f->pixels[k];
 }
 
-void cuda_is_near_cpu(const char *name, const struct model *m, struct shape images,
-                        uint32_t batch, enum precision precision, double bound)
+void cuda_is_near_cpu(const char *name, const struct model *m, struct shape images, uint32_t batch,
+                      enum precision precision, double bound)
 {
     const struct backend_options o = cuda_in_precision(precision);
     struct fixture cpu, cuda;
@@ -100,4 +100,3 @@ struct cuda_command_statistics cuda_statistics_of(const struct fixture *f)
     cuda_command_statistics((const struct cuda *)f->backend, &s);
     return s;
 }
-

@@ -51,7 +51,7 @@ static void every_operation_equals_that_of_the_cpu(void **state)
              * order of summation alone changes the loss by 3e-5. */
             bool few = batches[k] == 1 && op_graphs[i].forward == with_residuals;
             cuda_equals_cpu(op_graphs[i].name, &m, op_graphs[i].images, batches[k],
-                                few ? 1e-4 : 1e-5);
+                            few ? 1e-4 : 1e-5);
         }
     }
 }
@@ -64,8 +64,7 @@ static void every_model_equals_that_of_the_cpu(void **state)
             struct model m = of_registry(i);
             bool small = strncmp(model_registry.entries[i]->name, "resnet", 6) == 0;
             struct shape images = {2, small ? 9 : 16, small ? 10 : 17};
-            cuda_equals_cpu(model_registry.entries[i]->name, &m, images, model_batches[k],
-                                1e-5);
+            cuda_equals_cpu(model_registry.entries[i]->name, &m, images, model_batches[k], 1e-5);
         }
     }
 }
@@ -89,10 +88,10 @@ static void every_operation_and_model_is_near_in_tf32_and_bf16(void **state)
              * and 1.0e-3 at 1024, of resnet8 9.5e-4 at 4096 and 6.6e-4 at 8192. The stand-in is too
              * slow for such batches, so its bound is wider. */
             cuda_is_near_cpu(model_registry.entries[i]->name, &m, (struct shape){2, 16, 16},
-                        gpu ? 8192 : 64, p,
-                        gpu                   ? bound
-                        : p == PRECISION_TF32 ? 8 * bound
-                                              : 3 * bound);
+                             gpu ? 8192 : 64, p,
+                             gpu                   ? bound
+                             : p == PRECISION_TF32 ? 8 * bound
+                                                   : 3 * bound);
         }
     }
 }

@@ -253,7 +253,8 @@ static void windows_of_text_are_gathered_on_the_device(void **state)
     (void)state;
     struct dataset d;
     uint32_t places[SHOWN];
-    check(dataset_rig_load("grammar", SET("dataset.samples=20000", "dataset.context=13"), true, &d));
+    check(
+        dataset_rig_load("grammar", SET("dataset.samples=20000", "dataset.context=13"), true, &d));
     assert_int_equal(d.targets, CONTEXT);
     for (uint32_t i = 0; i < SHOWN; ++i)
         places[i] = i * 7919 % (d.length[SPLIT_TEST] - CONTEXT);

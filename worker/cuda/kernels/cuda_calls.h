@@ -304,8 +304,8 @@ struct embedding_order_call {
     uint32_t count, vocabulary;
 };
 
-/* table[v] (+)= Σ of the rows of g with token v, in a fixed order. Blocks of 256 threads: x per v, y
- * per 32 columns. */
+/* table[v] (+)= Σ of the rows of g with token v, in a fixed order. Blocks of 256 threads: x per v,
+ * y per 32 columns. */
 struct embedding_gradient_call {
     const float *g;
     const uint32_t *first, *order;
@@ -344,8 +344,8 @@ struct layer_norm_sums_call {
 
 /* ---- causal attention (cuda_kernels_attention.h) -----------------------------------------------
  * x is [batch][positions][3C], y and g are [batch][positions][C], norm and slope are
- * [batch][heads][positions]; C = heads × features. Blocks of CUDA_ATTENTION_THREADS: x per head of a
- * sample, y per tile of positions. */
+ * [batch][heads][positions]; C = heads × features. Blocks of CUDA_ATTENTION_THREADS: x per head of
+ * a sample, y per tile of positions. */
 enum {
     CUDA_ATTENTION_THREADS = 256,
     CUDA_ATTENTION_WIDEST = 128, /* features of a head, at most */
@@ -396,9 +396,9 @@ struct attention_keys_call {
 /* ---- data --------------------------------------------------------------------------------------
  */
 
-/* to = samples indices[0..batch) as numbers values[channel][byte], shifted and mirrored according to
- * `crops` (NULL: unchanged), in LANES or ROWS. Blocks of 256 threads: x per 32
- * elements of an image, y per 32 samples. */
+/* to = samples indices[0..batch) as numbers values[channel][byte], shifted and mirrored according
+ * to `crops` (NULL: unchanged), in LANES or ROWS. Blocks of 256 threads: x per 32 elements of an
+ * image, y per 32 samples. */
 struct gather_call {
     const uint8_t *images;
     const uint32_t *indices;

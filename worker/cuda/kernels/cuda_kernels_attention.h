@@ -174,8 +174,8 @@ CUDA_KERNEL(attention_forward)
 
 /* Gradient of y · y of this thread's query, in all threads of the row. */
 CUDA_FUNCTION float attention_slope(const struct attention_shape *s,
-                                    const struct attention_place *p, const float *g,
-                                    const float *y, uint32_t query, float *scores)
+                                    const struct attention_place *p, const float *g, const float *y,
+                                    uint32_t query, float *scores)
 {
     const size_t at = attention_row(s, p, query < s->positions ? query : 0, 1);
     float part = 0, slope = 0;

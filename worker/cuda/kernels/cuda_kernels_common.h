@@ -116,8 +116,8 @@ CUDA_FUNCTION cuda_four rounded_four(cuda_four v, uint32_t dropped)
         }                                                                                          \
     } while (0)
 
-/* value ← Σ of it over the 32 threads that share a row, those with equal THREAD / 32. All threads of
- * the block must call it. `part` has THREADS elements. */
+/* value ← Σ of it over the 32 threads that share a row, those with equal THREAD / 32. All threads
+ * of the block must call it. `part` has THREADS elements. */
 #define SUM_LANES(part, value)                                                                     \
     do {                                                                                           \
         (part)[THREAD] = (value);                                                                  \

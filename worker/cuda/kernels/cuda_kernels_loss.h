@@ -82,8 +82,8 @@ CUDA_FUNCTION void cross_entropy_best(float *high, uint32_t *best)
     SYNC();
     for (uint32_t half = 16; half > 0; half /= 2) {
         const uint32_t other = THREAD + half;
-        if (THREAD % 32 < half && (high[other] > high[THREAD] || (high[other] == high[THREAD] &&
-                                                                  best[other] < best[THREAD]))) {
+        if (THREAD % 32 < half && (high[other] > high[THREAD] ||
+                                   (high[other] == high[THREAD] && best[other] < best[THREAD]))) {
             high[THREAD] = high[other];
             best[THREAD] = best[other];
         }
