@@ -1,11 +1,11 @@
-/* built_in_models.h — the models that gradlag itself computes, on images. Those that read tokens
- * follow them in the registry, and the model of another program is the last one. */
+/* built_in_models.h — the models that gradlag itself computes: first those that read images, then
+ * those that read tokens. The last entry of the registry is the model of another program. */
 #ifndef GRADLAG_TESTS_RIGS_BUILT_IN_MODELS_H
 #define GRADLAG_TESTS_RIGS_BUILT_IN_MODELS_H
 
 #include "worker/model/model.h"
 
-/* model_registry.entries[0 .. built_in_models()). */
+/* Those on images: model_registry.entries[0 .. built_in_models()). */
 static inline size_t built_in_models(void)
 {
     size_t count = 0;
@@ -14,6 +14,14 @@ static inline size_t built_in_models(void)
         kind = (const struct model_kind *)model_registry.entries[count++];
     } while (!kind->external && !kind->reads_tokens);
     return count - 1;
+}
+
+/* Those on images and on tokens: model_registry.entries[0 .. all_built_in_models()). */
+static inline size_t all_built_in_models(void)
+{
+    const size_t last = model_registry.count - 1;
+    REQUIRE(((const struct model_kind *)model_registry.entries[last])->external);
+    return last;
 }
 
 #endif

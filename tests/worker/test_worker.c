@@ -53,6 +53,17 @@ static void settings_open(options **out, const char *set)
     check(config_compose_texts(out, base, words, "test"));
 }
 
+/* model= of registry entry `model`, and data of `size` that it can read. */
+static const char *model_settings(char out[96], size_t model, unsigned size)
+{
+    const struct model_kind *kind = (const struct model_kind *)model_registry.entries[model];
+    snprintf(out, 96,
+             kind->reads_tokens ? "model=%s dataset=grammar dataset.context=%u"
+                                : "model=%s dataset.size=%u",
+             kind->about.name, size);
+    return out;
+}
+
 static void rig_open(struct worker_rig *r, const char *set, unsigned index, unsigned count)
 {
     settings_open(&r->settings, set);
@@ -182,11 +193,10 @@ static void a_gradient_has_the_same_bits_on_any_thread(void **state)
             print_message("skipped: precision=%s: %s\n", precisions[i], error_message());
             continue;
         }
-        for (size_t m = 0; m < 2 * built_in_models(); ++m) {
-            char set[128];
-            snprintf(set, sizeof set,
-                     "dataset.samples=64 dataset.size=20 batch=8 model=%s precision=%s threads=%u",
-                     model_registry.entries[m / 2]->name, precisions[i], (unsigned)m % 2 + 1);
+        for (size_t m = 0; m < 2 * all_built_in_models(); ++m) {
+            char set[192], model[96];
+            snprintf(set, sizeof set, "dataset.samples=64 batch=8 %s precision=%s threads=%u",
+                     model_settings(model, m / 2, 20), precisions[i], (unsigned)m % 2 + 1);
             check_another_thread(set);
         }
     }
@@ -215,17 +225,19 @@ static void workers_and_seeds_differ_in_their_batches(void **state)
 static void every_model_can_fit_one_batch(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < built_in_models(); ++m) {
-        char set[96] = "dataset.samples=300 dataset.size=16 batch=16 model=";
+    for (size_t m = 0; m < all_built_in_models(); ++m) {
+        char set[192], model[96];
         struct worker_rig r;
         struct step_stats first, last = {0};
-        strcat(set, model_registry.entries[m]->name);
+        const struct model_kind *kind = (const struct model_kind *)model_registry.entries[m];
+        const float rate = kind->reads_tokens ? 0.2f : 0.02f;
+        snprintf(set, sizeof set, "dataset.samples=300 batch=16 %s", model_settings(model, m, 16));
         rig_open(&r, set, 0, 1);
         check(worker_gradient(r.worker, r.parameters, 0, r.gradient, &first));
         for (int step = 0; step < 60; ++step) {
             check(worker_gradient(r.worker, r.parameters, 0, r.gradient, &last));
             for (size_t i = 0; i < r.count; ++i)
-                r.parameters[i] -= 0.02f * r.gradient[i];
+                r.parameters[i] -= rate * r.gradient[i];
         }
         if (!(last.loss < 0.7f * first.loss && last.correct > first.correct))
             fail_msg("%s: loss %g, after 60 steps %g", set, (double)first.loss, (double)last.loss);
@@ -435,13 +447,14 @@ static void gradients_are_final_layer_by_layer(void **state)
 #else
     enum { DEVICE_MODELS = 0 };
 #endif
-    for (size_t i = 0; i < built_in_models() + DEVICE_MODELS; ++i) {
-        bool device = i == built_in_models();
-        char set[128];
+    for (size_t i = 0; i < all_built_in_models() + DEVICE_MODELS; ++i) {
+        bool device = i == all_built_in_models();
+        char set[192], model[96];
         struct worker_rig r;
         struct step_stats plain, watched;
-        snprintf(set, sizeof set, "dataset.samples=300 dataset.size=20 batch=16 model=%s device=%s",
-                 device ? "lenet" : model_registry.entries[i]->name, device ? "cuda" : "cpu");
+        snprintf(set, sizeof set, "dataset.samples=300 batch=16 %s device=%s",
+                 device ? "model=lenet dataset.size=20" : model_settings(model, i, 20),
+                 device ? "cuda" : "cpu");
         rig_open(&r, set, 0, 1);
         struct worker_taker k = {.r = &r, .from = r.count};
         const struct gradient_watch watch = {.context = &k, .between = take};
