@@ -29,13 +29,16 @@ static void settings_open(struct cuda_worker_rig *r, const char *device, const c
                           const char *samples, const char *size)
 {
     char set[4][64];
-    const char *const keys[] = {"device", "model", "dataset.samples", "dataset.size"};
+    const bool tokens = strcmp(model, "gpt") == 0;
+    const char *const keys[] = {"device", "model", "dataset.samples",
+                                tokens ? "dataset.context" : "dataset.size"};
     const char *const values[] = {device, model, samples, size};
     memset(r, 0, sizeof *r);
     for (size_t i = 0; i < COUNT_OF(set); i++)
         snprintf(set[i], sizeof set[i], "%s=%s", keys[i], values[i]);
     check(config_compose_texts(
-        &r->settings, (const char *const[]){"batch=8", "dataset=gaussian", NULL},
+        &r->settings,
+        (const char *const[]){"batch=8", tokens ? "dataset=grammar" : "dataset=gaussian", NULL},
         (const char *const[]){set[0], set[1], set[2], set[3], NULL}, "test"));
 }
 
@@ -69,14 +72,16 @@ static void assert_close(double a, double b, double tolerance)
 static void evaluation_equals_that_of_the_cpu(void **state)
 {
     (void)state;
-    static const char *const models[] = {"softmax", "resnet8"};
+    static const struct {
+        const char *name, *samples, *size;
+    } models[] = {{"softmax", "310", "8"}, {"resnet8", "310", "8"}, {"gpt", "61", "7"}};
     for (size_t i = 0; i < COUNT_OF(models); ++i) {
         struct cuda_worker_rig cpu, cuda;
         struct evaluation a, b;
-        struct step_stats stats;
+        struct step_stats step, stats;
         /* Fewer samples than full batches of re-estimation and of the splits. */
-        rig_open(&cpu, "cpu", models[i], "310", "8");
-        rig_open(&cuda, "cuda", models[i], "310", "8");
+        rig_open(&cpu, "cpu", models[i].name, models[i].samples, models[i].size);
+        rig_open(&cuda, "cuda", models[i].name, models[i].samples, models[i].size);
         check(worker_evaluate(cpu.worker, cpu.parameters, &a));
         for (int again = 0; again < 2; ++again) {
             check(worker_evaluate(cuda.worker, cpu.parameters, &b));
@@ -85,7 +90,9 @@ static void evaluation_equals_that_of_the_cpu(void **state)
             assert_close(a.test_accuracy, b.test_accuracy, 0.02);
             assert_close(a.validation_accuracy, b.validation_accuracy, 0.04);
             assert_close(a.top_class_share, b.top_class_share, 0.02);
+            check(worker_gradient(cpu.worker, cpu.parameters, 0, cpu.gradient, &step));
             check(worker_gradient(cuda.worker, cpu.parameters, 0, cuda.gradient, &stats));
+            assert_close(step.loss, stats.loss, 1e-4 * step.loss);
         }
         rig_close(&cpu);
         rig_close(&cuda);
