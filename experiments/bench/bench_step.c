@@ -60,9 +60,16 @@ struct bench_step_subject {
     uint64_t batch;
 };
 
-static bool has_bounds(const struct bench *b)
+static bool reads_tokens(const char *model)
 {
-    return options_flag(b->settings, "bounds") &&
+    const struct about *kind = registry_find(&model_registry, model);
+    return kind != NULL && ((const struct model_kind *)kind)->reads_tokens;
+}
+
+/* oneDNN has no operations on sequences. */
+static bool has_bounds(const struct bench *b, const char *model)
+{
+    return options_flag(b->settings, "bounds") && !reads_tokens(model) &&
            strcmp(options_text(b->settings, "device"), "cpu") == 0;
 }
 
@@ -70,20 +77,23 @@ static status open_settings(struct bench_step_subject *s, const struct bench *b,
                             const char *batch)
 {
     status result = OK;
+    const bool tokens = reads_tokens(model);
     char chosen[3][80];
     snprintf(chosen[0], sizeof chosen[0], "model=%s", model);
     snprintf(chosen[1], sizeof chosen[1], "batch=%s", batch);
     snprintf(chosen[2], sizeof chosen[2], "device=%s", options_text(b->settings, "device"));
-    TRY(config_compose_texts(
-        &s->settings,
-        (const char *const[]){"dataset=gaussian", chosen[0], chosen[1], chosen[2], NULL}, NULL,
-        "bench"));
+    TRY(config_compose_texts(&s->settings,
+                             (const char *const[]){tokens ? "dataset=grammar" : "dataset=gaussian",
+                                                   chosen[0], chosen[1], chosen[2], NULL},
+                             NULL, "bench"));
     if (options_declared(s->settings, "model.activation"))
         TRY(options_set(s->settings, "model.activation", "tanh", "bench"));
-    if (options_declared(s->settings, "model.width"))
-        TRY(bench_pass_on(b, s->settings, "model.width", "width"));
     TRY(bench_pass_on(b, s->settings, "threads", "threads"));
     TRY(bench_pass_on(b, s->settings, "precision", "precision"));
+    if (tokens)
+        goto done;
+    if (options_declared(s->settings, "model.width"))
+        TRY(bench_pass_on(b, s->settings, "model.width", "width"));
     TRY(bench_pass_on(b, s->settings, "dataset.channels", "channels"));
     TRY(bench_pass_on(b, s->settings, "dataset.size", "size"));
 done:
@@ -153,7 +163,7 @@ static status open_subject(struct bench_step_subject *s, const struct bench *b, 
     TRY(worker_initial_parameters(s->worker, s->parameters, count));
     worker_hold_memory(s->worker);
     s->measured[STEP] = true;
-    if (has_bounds(b)) {
+    if (has_bounds(b, model)) {
         TRY(open_bounds(s, (uint32_t)options_integer(s->settings, "batch")));
         s->measured[PRODUCTS] = s->measured[PRIMITIVES] = true;
     }

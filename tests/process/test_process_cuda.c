@@ -199,11 +199,12 @@ static void oversubscribed_runs_get_different_gpus(void **state)
 static void bench_step_measures_with_and_without_copies(void **state)
 {
     struct process_rig *r = *state;
-    assert_int_equal(RIG_RUN(r, "bench", "step", "device=cuda", "models=softmax", "batches=4",
+    assert_int_equal(RIG_RUN(r, "bench", "step", "device=cuda", "models=softmax,gpt", "batches=4",
                              "size=8", "repeats=1", "seconds=0.001"),
                      OK);
     assert_non_null(strstr(process_output(r), "softmax batch=4 step "));
     assert_non_null(strstr(process_output(r), "softmax batch=4 resident "));
+    assert_non_null(strstr(process_output(r), "gpt batch=4 resident "));
 }
 
 static void check_lists_the_gpus(void **state)

@@ -104,13 +104,17 @@ static status op_open(backend *b, const struct op_description *d, backend_buffer
         [OP_RESHAPE] = cuda_reshape_open,
         [OP_BATCH_NORM] = cuda_batch_norm_open,
         [OP_CROSS_ENTROPY] = cuda_cross_entropy_open,
+        [OP_EMBEDDING] = cuda_embedding_open,
+        [OP_POSITION_EMBEDDING] = cuda_position_embedding_open,
+        [OP_LAYER_NORM] = cuda_layer_norm_open,
+        [OP_ATTENTION] = cuda_attention_open,
     };
     *output = NULL;
-    if (d->kind >= COUNT_OF(open) || open[d->kind] == NULL || d->flags & OP_PER_POSITION) {
+    if (d->kind >= COUNT_OF(open) || open[d->kind] == NULL) {
         FAIL(ERROR_USAGE,
-             "device=cuda has no kernels for %s%s, which this model or its loss needs (for example "
-             "model=gpt); set device=cpu",
-             op_name(d->kind), d->flags & OP_PER_POSITION ? " per position" : "");
+             "device=cuda has no kernels for %s, which this model or its loss needs; set "
+             "device=cpu",
+             op_name(d->kind));
     }
     TRY(open[d->kind]((struct cuda *)b, d, input, out, output));
 done:

@@ -11,6 +11,8 @@
  *   backend_cuda_convolution.c      implicit products in gradlag's kernels, or spread and cublasLt
  *   backend_cuda_simple.c           pools, activations, add, reshape, the loss
  *   backend_cuda_norm.c             batch norm
+ *   backend_cuda_sequence.c         embeddings, layer norm
+ *   backend_cuda_attention.c        causal attention
  *
  * An operation does not run when it is called: it appends commands to a list. cuda_commands_finish
  * runs the whole step, as one CUDA graph if an earlier step had the same list. A pointer in a
@@ -67,8 +69,8 @@ struct cuda_room {
 
 /* Small inputs that change in every step. One copy takes all of them to the device. */
 struct cuda_staging {
-    uint32_t capacity; /* samples */
-    uint8_t *host;     /* pinned */
+    uint32_t capacity, labels; /* samples; labels, several per sample in sequences */
+    uint8_t *host;             /* pinned */
     struct cuda_room device;
     bool queued; /* in this step */
 };
@@ -234,12 +236,13 @@ status cuda_weight_gradient(struct cuda *c, struct cuda_weight_product *p,
 /* ---- inputs of each step (backend_cuda_data.c) -------------------------------------------------
  */
 
-status cuda_stage_labels(struct cuda *c, const uint32_t *labels, uint32_t batch, uint32_t valid,
+/* `count` labels, and the number of valid samples. */
+status cuda_stage_labels(struct cuda *c, const uint32_t *labels, uint32_t count, uint32_t valid,
                          const uint32_t **device_labels, const uint32_t **device_valid) MUST_CHECK;
 /* Queues the copy of the staged block, unless it is queued already. */
 status cuda_stage(struct cuda *c) MUST_CHECK;
-size_t cuda_staged_indices(uint32_t capacity); /* their offset in the staged block */
-size_t cuda_staged_crops(uint32_t capacity);
+enum { CUDA_STAGED_INDICES = 16 };           /* their offset in the staged block */
+size_t cuda_staged_crops(uint32_t capacity); /* likewise */
 status cuda_data_open(backend *b, const struct dataset *d) MUST_CHECK;
 void cuda_data_close(struct cuda *c);
 status cuda_gather(backend *b, backend_buffer *images, enum dataset_split split,
@@ -267,6 +270,7 @@ status cuda_resident_update(backend *b, const struct device_update *u,
 typedef status cuda_op_open(struct cuda *c, const struct op_description *d,
                             backend_buffer *const in[2], backend_op **out, backend_buffer **output);
 cuda_op_open cuda_linear_open, cuda_convolution_open, cuda_pool_open, cuda_activation_open,
-    cuda_add_open, cuda_reshape_open, cuda_batch_norm_open, cuda_cross_entropy_open;
+    cuda_add_open, cuda_reshape_open, cuda_batch_norm_open, cuda_cross_entropy_open,
+    cuda_embedding_open, cuda_position_embedding_open, cuda_layer_norm_open, cuda_attention_open;
 
 #endif

@@ -101,11 +101,11 @@ static status queue_gather(struct cuda *c, const backend_buffer *b, enum cuda_la
     struct cuda_grid g = {(elements + 31) / 32, (b->batch + 31) / 32, 1, 256};
     TRY(CUDA_LAUNCH(
         c, gather, g, .images = d->images[b->split],
-        .indices = (const uint32_t *)(device + cuda_staged_indices(s->capacity)),
+        .indices = (const uint32_t *)(device + CUDA_STAGED_INDICES),
         .crops = b->cropped ? (const struct crop *)(device + cuda_staged_crops(s->capacity)) : NULL,
         .values = d->values, .to = b->at[layout], .stride = d->shape.tokens ? 1 : elements,
         .channels = d->shape.channels, .height = d->shape.height, .width = d->shape.width,
-        .batch = b->batch, .samples = b->batch, .lanes = layout == LANES));
+        .batch = b->batch, .lanes = layout == LANES));
 done:
     return result;
 }
@@ -246,8 +246,9 @@ static status bias_gradient(struct cuda *c, const struct cuda_weight_product *p,
     uint32_t rows = p->shape.rows;
     if (g->layout == ROWS) {
         struct cuda_grid grid = {(rows + 31) / 32, 1, 1, 256};
-        TRY(CUDA_LAUNCH(c, column_sums, grid, .g = g->at[ROWS], .out = to, .rows = g->batch,
-                        .columns = rows, .accumulate = call->accumulate_bias));
+        TRY(CUDA_LAUNCH(c, column_sums, grid, .g = g->at[ROWS], .out = to,
+                        .rows = (uint32_t)(g->count / rows), .columns = rows,
+                        .accumulate = call->accumulate_bias));
     } else {
         struct cuda_grid grid = {rows, 1, 1, 256};
         TRY(CUDA_LAUNCH(c, row_sums, grid, .g = g->at[LANES], .out = to,

@@ -3,53 +3,57 @@
  * labels, indices, crops and the number of valid samples. These are in one block of pinned memory.
  * The first command that needs a part of it copies the whole block to the device:
  *
- *   valid, 3 unused | labels[capacity] | indices[capacity] | crops[capacity]
+ *   valid, 3 unused | indices[capacity] | crops[capacity] | labels[labels]
  */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 
 #include <string.h>
 
-enum { STAGED_LABELS = 16 };
-
-size_t cuda_staged_indices(uint32_t capacity)
-{
-    return STAGED_LABELS + (size_t)capacity * sizeof(uint32_t);
-}
-
 size_t cuda_staged_crops(uint32_t capacity)
 {
-    return cuda_staged_indices(capacity) + (size_t)capacity * sizeof(uint32_t);
+    return CUDA_STAGED_INDICES + (size_t)capacity * sizeof(uint32_t);
 }
 
-static size_t staged_bytes(uint32_t capacity)
+static size_t staged_labels(uint32_t capacity)
 {
     return cuda_staged_crops(capacity) + (size_t)capacity * sizeof(struct crop);
 }
 
-/* Grows the block to this number of samples and keeps its contents. */
-static status staging_for(struct cuda *c, uint32_t batch)
+static size_t staged_bytes(const struct cuda_staging *s)
+{
+    return staged_labels(s->capacity) + (size_t)s->labels * sizeof(uint32_t);
+}
+
+static void copy_staged(const struct cuda_staging *from, const struct cuda_staging *to)
+{
+    uint32_t had = from->capacity, has = to->capacity;
+    memcpy(to->host, from->host, cuda_staged_crops(had)); /* also what is before the indices */
+    memcpy(to->host + cuda_staged_crops(has), from->host + cuda_staged_crops(had),
+           had * sizeof(struct crop));
+    memcpy(to->host + staged_labels(has), from->host + staged_labels(had),
+           from->labels * sizeof(uint32_t));
+}
+
+/* Grows the block to these numbers of samples and labels and keeps its contents. */
+static status staging_for(struct cuda *c, uint32_t samples, uint32_t labels)
 {
     status result = OK;
-    struct cuda_staging *s = &c->staging;
-    uint8_t *host;
-    uint32_t had = s->capacity, capacity = (batch + 63) / 64 * 64;
-    if (had >= batch)
+    struct cuda_staging *s = &c->staging, grown = {.capacity = s->capacity, .labels = s->labels};
+    if (s->capacity >= samples && s->labels >= labels)
         goto done;
-    TRY(cuda_room_for(c, &s->device, staged_bytes(capacity), "a batch's labels"));
-    TRY_CUDA(c, host_new, &host, staged_bytes(capacity), "a batch's labels");
-    memset(host, 0, staged_bytes(capacity));
-    if (s->host != NULL) {
-        memcpy(host, s->host, cuda_staged_indices(had));
-        memcpy(host + cuda_staged_indices(capacity), s->host + cuda_staged_indices(had),
-               had * sizeof(uint32_t));
-        memcpy(host + cuda_staged_crops(capacity), s->host + cuda_staged_crops(had),
-               had * sizeof(struct crop));
-    }
+    if (samples > grown.capacity)
+        grown.capacity = (samples + 63) / 64 * 64;
+    if (labels > grown.labels)
+        grown.labels = (labels + 63) / 64 * 64;
+    TRY(cuda_room_for(c, &s->device, staged_bytes(&grown), "a batch's labels"));
+    TRY_CUDA(c, host_new, &grown.host, staged_bytes(&grown), "a batch's labels");
+    memset(grown.host, 0, staged_bytes(&grown));
+    if (s->host != NULL)
+        copy_staged(s, &grown);
     cuda_commands_retire(c, NULL, s->host);
-    s->host = host;
-    s->capacity = capacity;
-    s->queued = false;
+    grown.device = s->device;
+    *s = grown;
 done:
     return result;
 }
@@ -59,26 +63,26 @@ status cuda_stage(struct cuda *c)
     status result = OK;
     struct cuda_staging *s = &c->staging;
     if (!s->queued) {
-        TRY(cuda_queue_up(c, s->device.at, s->host, staged_bytes(s->capacity)));
+        TRY(cuda_queue_up(c, s->device.at, s->host, staged_bytes(s)));
         s->queued = true;
     }
 done:
     return result;
 }
 
-status cuda_stage_labels(struct cuda *c, const uint32_t *labels, uint32_t batch, uint32_t valid,
+status cuda_stage_labels(struct cuda *c, const uint32_t *labels, uint32_t count, uint32_t valid,
                          const uint32_t **device_labels, const uint32_t **device_valid)
 {
     status result = OK;
     struct cuda_staging *s = &c->staging;
-    TRY(staging_for(c, batch));
+    TRY(staging_for(c, 0, count));
     memcpy(s->host, &valid, sizeof valid);
-    memcpy(s->host + STAGED_LABELS, labels, batch * sizeof *labels);
+    memcpy(s->host + staged_labels(s->capacity), labels, count * sizeof *labels);
     TRY(cuda_stage(
         c)); /* correct even if the copy is queued already, because no copy has run yet */
     const uint8_t *device = s->device.at;
     *device_valid = (const uint32_t *)device;
-    *device_labels = (const uint32_t *)(device + STAGED_LABELS);
+    *device_labels = (const uint32_t *)(device + staged_labels(s->capacity));
 done:
     return result;
 }
@@ -142,9 +146,9 @@ status cuda_gather(backend *b, backend_buffer *images, enum dataset_split split,
     REQUIRE(n <= images->batch);
     REQUIRE(images->count == images->batch * dataset_image_size(d));
     REQUIRE(crops == NULL || !d->tokens);
-    TRY(staging_for(c, images->batch));
+    TRY(staging_for(c, images->batch, 0));
     uint8_t *host = c->staging.host;
-    uint32_t *staged = (uint32_t *)(host + cuda_staged_indices(c->staging.capacity));
+    uint32_t *staged = (uint32_t *)(host + CUDA_STAGED_INDICES);
     for (uint32_t i = 0; i < images->batch; ++i)
         staged[i] = i < n ? dataset_place(d, split, indices, first, i) : 0;
     if (crops != NULL) {

@@ -1,6 +1,7 @@
 /* backend_cuda_linear.c — fully connected layers. cublasLt computes the product with bias, ReLU,
  * bias gradient and the mask of the previous ReLU. A LANES input is read transposed, and its
- * gradient is written transposed, so flattening images needs no copy. */
+ * gradient is written transposed, so flattening images needs no copy. A layer per position reads
+ * ROWS: a row of the product is a position. */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 
@@ -11,6 +12,11 @@ struct cuda_linear {
         weight_gradient;   /* used if their places in the flat vector are not aligned */
     struct cuda_room mask; /* bits: the result of the ReLU is positive */
 };
+
+static enum cuda_layout layout_of(const struct cuda_linear *l, const backend_buffer *x)
+{
+    return l->op.d.flags & OP_PER_POSITION ? ROWS : x->layout;
+}
 
 static enum cuda_epilogue epilogue_of(const struct cuda_linear *l, const struct op_call *call)
 {
@@ -27,17 +33,17 @@ static status forward(struct cuda *c, backend_op *op, const struct op_call *call
 {
     status result = OK;
     struct cuda_linear *l = (struct cuda_linear *)op;
-    backend_buffer *x = call->input[0];
+    const enum cuda_layout layout = layout_of(l, call->input[0]);
     bool biased = op->d.flags & OP_BIASED;
     struct cuda_product_shape shape = {.rows = l->rows,
                                        .columns = l->outputs,
                                        .inner = l->inputs,
-                                       .a_transposed = x->layout == LANES,
+                                       .a_transposed = layout == LANES,
                                        .b_transposed = true,
                                        .arithmetic = c->arithmetic,
                                        .epilogue = epilogue_of(l, call)};
     struct cuda_product_call k = {.d = cuda_write(call->output)};
-    TRY(cuda_operand(c, x, x->layout, &k.a));
+    TRY(cuda_operand(c, call->input[0], layout, &k.a));
     TRY(cuda_weight(c, &l->weight, call->weight, (size_t)l->inputs * l->outputs, &k.b));
     if (shape.epilogue != CUDA_PLAIN)
         k.bias = (float *)cuda_parameter(c, call->bias);
@@ -54,15 +60,24 @@ done:
     return result;
 }
 
+/* True: the product can apply the ReLU that wrote x, because its mask has the same rows. */
+static bool masks(const struct cuda_linear *l, const backend_buffer *x, const struct op_call *call)
+{
+    return x->mask != NULL && op_rows(&x->relu->d) == op_rows(&l->op.d) && !call->accumulate[0];
+}
+
 static status input_gradient(struct cuda *c, struct cuda_linear *l, const struct op_call *call)
 {
     status result = OK;
     backend_buffer *x = call->input[0], *to = call->input_gradient[0];
+    const enum cuda_layout layout = layout_of(l, to);
     const void *g, *weight;
+    float *target;
+    bool add;
     TRY(cuda_operand(c, call->output_gradient, ROWS, &g));
     TRY(cuda_weight(c, &l->weight, call->weight, (size_t)l->inputs * l->outputs, &weight));
-    bool rows = to->layout == ROWS;
-    bool masked = rows && x->mask != NULL && !call->accumulate[0];
+    TRY(cuda_target(c, to, layout, call->accumulate[0], &target, &add));
+    bool rows = layout == ROWS, masked = to->layout == ROWS && masks(l, x, call);
     const struct cuda_product_shape shape = {
         .rows = rows ? l->rows : l->inputs,
         .columns = rows ? l->inputs : l->rows,
@@ -71,13 +86,14 @@ static status input_gradient(struct cuda *c, struct cuda_linear *l, const struct
         .b_transposed = !rows,
         .arithmetic = c->arithmetic,
         .epilogue = masked ? CUDA_MASKED : CUDA_PLAIN,
-        .accumulate = call->accumulate[0],
+        .accumulate = add,
     };
     const struct cuda_product_call k = {.a = rows ? g : weight,
                                         .b = rows ? weight : g,
-                                        .d = cuda_write(to),
+                                        .d = target,
                                         .mask = masked ? x->mask : NULL};
     TRY(cuda_queue_product(c, &shape, &k));
+    TRY(cuda_target_done(c, to, layout, call->accumulate[0]));
     to->masked_by = masked ? x->relu : NULL;
 done:
     return result;
@@ -88,17 +104,18 @@ static status backward(struct cuda *c, backend_op *op, const struct op_call *cal
     status result = OK;
     struct cuda_linear *l = (struct cuda_linear *)op;
     backend_buffer *g = call->output_gradient, *x = call->input[0];
+    const enum cuda_layout layout = layout_of(l, x);
     TRY(cuda_unactivate(c, op, g, call->output));
     struct cuda_weight_product p = {.shape = {.rows = l->outputs,
                                               .columns = l->inputs,
                                               .inner = l->rows,
                                               .a_transposed = true,
-                                              .b_transposed = x->layout == LANES},
+                                              .b_transposed = layout == LANES},
                                     .gradient = g,
                                     .own = &l->weight_gradient,
                                     .biased = op->d.flags & OP_BIASED};
     TRY(cuda_operand(c, g, ROWS, &p.g));
-    TRY(cuda_operand(c, x, x->layout, &p.x));
+    TRY(cuda_operand(c, x, layout, &p.x));
     TRY(cuda_weight_gradient(c, &p, call));
     if (call->input_gradient[0] != NULL)
         TRY(input_gradient(c, l, call));
@@ -123,9 +140,9 @@ status cuda_linear_open(struct cuda *c, const struct op_description *d,
     struct cuda_linear *l = NULL;
     TRY(memory_new(&l, 1, sizeof *l, "a layer"));
     l->op = (backend_op){*d, forward, backward, close_linear};
-    l->rows = d->batch;
-    l->inputs = (uint32_t)shape_count(d->input);
-    l->outputs = d->output.channels;
+    l->rows = d->batch * op_rows(d);
+    l->inputs = op_features(d);
+    l->outputs = (uint32_t)shape_count(d->output) / op_rows(d);
     bool relu = d->activation == ACTIVATION_RELU && (d->flags & OP_TRAINING);
     if (relu)
         TRY(cuda_room_for(c, &l->mask, cuda_mask_bytes(l->rows, l->outputs), "a layer's ReLU"));

@@ -238,53 +238,65 @@ done:
 /* ---- cross-entropy ------------------------------------------------------------------------------
  */
 
+/* From this number of classes on, 32 threads compute a row. */
+enum { WIDE = 64 };
+
 struct cuda_cross_entropy {
     backend_op op;
+    enum cuda_layout layout; /* in which the kernel reads the logits */
+    bool wide;
+    uint32_t rows, blocks;
     struct cuda_room parts; /* one per block, then the total */
     struct cuda_loss *loss; /* pinned */
 };
 
-/* Strides of the logits. */
-static uint32_t per_row(const backend_buffer *logits)
+/* Queues the loss of the logits and, if `gradient` is not NULL, their gradient. */
+static status queue_kernels(struct cuda *c, struct cuda_cross_entropy *e,
+                            const struct op_call *call, float *gradient, bool accumulate)
 {
-    return logits->layout == ROWS ? logits->shape.channels : 1;
+    status result = OK;
+    const struct op_description *d = &e->op.d;
+    const uint32_t classes = op_features(d);
+    const struct op_targets targets = op_targets(d->smoothing, classes);
+    struct cuda_loss *parts = e->parts.at;
+    struct cross_entropy_call k = {.out = parts,
+                                   .gradient = gradient,
+                                   .right = targets.right,
+                                   .other = targets.other,
+                                   .rows = e->rows,
+                                   .classes = classes,
+                                   .per_row = e->layout == ROWS ? classes : 1,
+                                   .per_class = e->layout == ROWS ? 1 : d->batch,
+                                   .accumulate = accumulate,
+                                   .targets = op_rows(d)};
+    struct cuda_grid g = {e->blocks, 1, 1, 256};
+    TRY(cuda_stage_labels(c, call->labels, e->rows, call->valid, &k.labels, &k.valid));
+    TRY(cuda_read(c, call->input[0], e->layout, &k.logits));
+    TRY(cuda_queue_launch(c, e->wide ? CUDA_cross_entropy_wide : CUDA_cross_entropy, g, &k,
+                          sizeof k));
+    if (e->blocks > 1) {
+        struct cuda_grid one = {1, 1, 1, 256};
+        TRY(CUDA_LAUNCH(c, loss_total, one, .parts = parts, .total = parts + e->blocks,
+                        .count = e->blocks));
+    }
+done:
+    return result;
 }
 
-static uint32_t per_class(const backend_buffer *logits)
-{
-    return logits->layout == ROWS ? 1 : logits->batch;
-}
-
-/* Queues the loss and, if `to` is not NULL, the gradient of the logits. */
 static status queue_loss(struct cuda *c, backend_op *op, const struct op_call *call,
                          backend_buffer *to)
 {
     status result = OK;
     struct cuda_cross_entropy *e = (struct cuda_cross_entropy *)op;
-    backend_buffer *x = call->input[0];
     struct cuda_loss *parts = e->parts.at;
-    uint32_t blocks = (op->d.batch + CUDA_LOSS_ROWS - 1) / CUDA_LOSS_ROWS;
-    const struct cuda_loss *total = blocks == 1 ? parts : parts + blocks;
-    struct op_targets targets = op_targets(op->d.smoothing, op->d.input.channels);
-    struct cross_entropy_call k = {.out = parts,
-                                   .gradient = to != NULL ? cuda_write(to) : NULL,
-                                   .right = targets.right,
-                                   .other = targets.other,
-                                   .batch = op->d.batch,
-                                   .classes = op->d.input.channels,
-                                   .per_row = per_row(x),
-                                   .per_class = per_class(x),
-                                   .accumulate = to != NULL && call->accumulate[0]};
-    TRY(cuda_stage_labels(c, call->labels, op->d.batch, call->valid, &k.labels, &k.valid));
-    TRY(cuda_read(c, x, x->layout, &k.logits));
-    struct cuda_grid g = {blocks, 1, 1, CUDA_LOSS_ROWS};
-    TRY(cuda_queue_launch(c, CUDA_cross_entropy, g, &k, sizeof k));
-    if (blocks > 1) {
-        struct cuda_grid one = {1, 1, 1, 1};
-        TRY(CUDA_LAUNCH(c, loss_total, one, .parts = parts, .total = parts + blocks,
-                        .count = blocks));
-    }
-    TRY(cuda_queue_down(c, e->loss, total, sizeof *total));
+    float *gradient = NULL;
+    bool add = false;
+    if (to != NULL)
+        TRY(cuda_target(c, to, e->layout, call->accumulate[0], &gradient, &add));
+    TRY(queue_kernels(c, e, call, gradient, add));
+    if (to != NULL)
+        TRY(cuda_target_done(c, to, e->layout, call->accumulate[0]));
+    TRY(cuda_queue_down(c, e->loss, e->blocks > 1 ? parts + e->blocks : parts, sizeof *parts));
     TRY(cuda_deliver_loss(c, call->loss, e->loss));
 done:
     return result;
@@ -311,15 +323,19 @@ static void close_loss(struct cuda *c, backend_op *op)
 }
 
 status cuda_cross_entropy_open(struct cuda *c, const struct op_description *d,
-                               backend_buffer *const in[2] UNUSED, backend_op **out,
+                               backend_buffer *const in[2], backend_op **out,
                                backend_buffer **output UNUSED)
 {
     status result = OK;
     struct cuda_cross_entropy *e = NULL;
-    size_t parts = (d->batch + CUDA_LOSS_ROWS - 1) / CUDA_LOSS_ROWS + 1;
     TRY(memory_new(&e, 1, sizeof *e, "the loss"));
     e->op = (backend_op){*d, loss_forward, loss_backward, close_loss};
-    TRY(cuda_room_for(c, &e->parts, parts * sizeof(struct cuda_loss), "the loss"));
+    e->layout = d->flags & OP_PER_POSITION ? ROWS : in[0]->layout;
+    e->wide = e->layout == ROWS && op_features(d) >= WIDE;
+    e->rows = d->batch * op_rows(d);
+    const uint32_t at_once = e->wide ? CUDA_ROWS_AT_ONCE : CUDA_LOSS_ROWS;
+    e->blocks = (e->rows + at_once - 1) / at_once;
+    TRY(cuda_room_for(c, &e->parts, (e->blocks + 1) * sizeof(struct cuda_loss), "the loss"));
     TRY_CUDA(c, host_new, &e->loss, sizeof *e->loss, "the loss");
     *out = &e->op;
     e = NULL;

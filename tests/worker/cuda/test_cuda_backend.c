@@ -6,16 +6,10 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "tests/worker/cuda/cuda_rig.h"
-#include "tests/worker/gradients.h"
+#include "tests/worker/cuda/cuda_against_cpu.h"
 #include "tests/worker/op_graphs.h"
 #include "tests/rigs/built_in_models.h"
-#include "worker/cuda/backend_cuda.h"
 
-enum { CLASSES = 10 };
-
-static const struct backend_options fp32 = {
-    .threads = 1, .deterministic = true, .place.device = -1};
 static const uint32_t batches[] = {1, 5, 32, 33};
 /* Of whole models; each operation is tested with all batches. */
 #if defined(GRADLAG_SANITIZE)
@@ -24,23 +18,10 @@ static const uint32_t model_batches[] = {1, 5};
 static const uint32_t model_batches[] = {1, 33};
 #endif
 
-static struct backend_options in_precision(enum precision p)
-{
-    struct backend_options o = fp32;
-    o.precision = p;
-    return o;
-}
-
-static struct model of_graph(struct model_kind *kind, forward_function *forward)
-{
-    *kind = (struct model_kind){.about = {.name = "test"}, .forward = forward};
-    return (struct model){.kind = kind, .classes = CLASSES};
-}
-
 static struct model of_registry(size_t index)
 {
     struct model m = {.kind = (const struct model_kind *)model_registry.entries[index],
-                      .classes = CLASSES};
+                      .classes = CUDA_TEST_CLASSES};
     options *o;
     assert_int_equal(options_open(&o), OK);
     if (m.kind->about.options != NULL)
@@ -51,49 +32,6 @@ static struct model of_registry(size_t index)
         assert_int_equal(m.kind->configure(&m, o), OK);
     options_close(&o);
     return m;
-}
-
-static void open_on(struct fixture *f, const char *device, const struct backend_options *o,
-                    const struct model *m, struct shape images, uint32_t batch)
-{
-    fixture_device = device;
-    fixture_open_on(f, o, m, images, batch, 3);
-}
-
-static void print_slices(const struct fixture *a, const struct fixture *b)
-{
-    for (size_t k = 0; k < parameter_table_slices(b->table); ++k) {
-        const struct parameter_slice *s = parameter_table_slice(b->table, k);
-        print_message(
-            "  %s: %g\n", s->name,
-            gradient_distance(a->gradient + s->offset, b->gradient + s->offset, s->count));
-    }
-}
-
-/* Three steps: the first runs directly, the second is captured, the third replayed. */
-static void assert_equal_within(const char *name, const struct model *m, struct shape images,
-                                uint32_t batch, double bound)
-{
-    struct fixture cpu, cuda;
-    open_on(&cpu, "cpu", &fp32, m, images, batch);
-    open_on(&cuda, "cuda", &fp32, m, images, batch);
-    const struct gradient_reference reference = gradient_of_fixture(&cpu);
-    double wanted = fixture_step(&cpu, cpu.parameters, cpu.gradient);
-    for (int step = 0; step < 3; ++step) {
-        memset(cuda.gradient, 0x7f,
-               cuda.count * sizeof(float)); /* elements that are not written become visible */
-        double loss = fixture_step(&cuda, cuda.parameters, cuda.gradient);
-        double of_gradient = gradient_distance_beside_kinks(&reference, cuda.gradient, bound);
-        double of_loss = fabs(loss - wanted) / wanted;
-        if (!(of_loss < bound && of_gradient < bound)) {
-            print_slices(&cuda, &cpu);
-            fail_msg("%s, batch %u, step %d: %g off the cpu in the loss, %g in the gradient; at "
-                     "most %g is right",
-                     name, batch, step, of_loss, of_gradient, bound);
-        }
-    }
-    fixture_close(&cpu);
-    fixture_close(&cuda);
 }
 
 /* It has the operations of resnet8 and takes the stand-in longer. */
@@ -108,12 +46,12 @@ static void every_operation_equals_that_of_the_cpu(void **state)
     for (size_t i = 0; i < op_graph_count; ++i) {
         for (size_t k = 0; k < COUNT_OF(batches); ++k) {
             struct model_kind kind;
-            struct model m = of_graph(&kind, op_graphs[i].forward);
+            struct model m = cuda_of_graph(&kind, op_graphs[i].forward);
             /* Statistics of the few places of one sample, normalised again after a sum: a different
              * order of summation alone changes the loss by 3e-5. */
             bool few = batches[k] == 1 && op_graphs[i].forward == with_residuals;
-            assert_equal_within(op_graphs[i].name, &m, op_graphs[i].images, batches[k],
-                                few ? 1e-4 : 1e-5);
+            cuda_equals_cpu(op_graphs[i].name, &m, op_graphs[i].images, batches[k],
+                            few ? 1e-4 : 1e-5);
         }
     }
 }
@@ -126,47 +64,9 @@ static void every_model_equals_that_of_the_cpu(void **state)
             struct model m = of_registry(i);
             bool small = strncmp(model_registry.entries[i]->name, "resnet", 6) == 0;
             struct shape images = {2, small ? 9 : 16, small ? 10 : 17};
-            assert_equal_within(model_registry.entries[i]->name, &m, images, model_batches[k],
-                                1e-5);
+            cuda_equals_cpu(model_registry.entries[i]->name, &m, images, model_batches[k], 1e-5);
         }
     }
-}
-
-/* ---- other precisions ---------------------------------------------------------------------------
- * test_bf16.c derives the bounds, for initial weights, similar images and one label. */
-
-static void make_similar(struct fixture *f)
-{
-    size_t size = shape_count(f->images);
-    parameter_table_initialise(f->table, 3, f->parameters);
-    memset(f->labels, 0, f->batch * sizeof(uint32_t));
-    for (size_t k = size; k < f->batch * size; ++k)
-        f->pixels[k] = f->pixels[k % size] + f->pixels[k];
-}
-
-static void assert_near(const char *name, const struct model *m, struct shape images,
-                        uint32_t batch, enum precision precision, double bound)
-{
-    const struct backend_options o = in_precision(precision);
-    struct fixture cpu, cuda;
-    open_on(&cpu, "cpu", &fp32, m, images, batch);
-    open_on(&cuda, "cuda", &o, m, images, batch);
-    make_similar(&cpu);
-    make_similar(&cuda);
-    double wanted = fixture_step(&cpu, cpu.parameters, cpu.gradient);
-    double loss = fixture_step(&cuda, cuda.parameters, cuda.gradient);
-    double of_gradient = gradient_distance(cuda.gradient, cpu.gradient, cpu.count);
-    double of_loss = fabs(loss - wanted) / wanted;
-    /* A smaller difference means another precision. */
-    double noticeable = precision == PRECISION_TF32 ? 1e-5 : 1e-4;
-    if (!(of_loss < bound && of_gradient < bound && of_gradient > noticeable)) {
-        fail_msg("%s, %s: %g off the cpu in the loss, %g in the gradient; at most %g, and in "
-                 "the gradient at least %g, is right",
-                 name, precision == PRECISION_TF32 ? "tf32" : "bf16", of_loss, of_gradient, bound,
-                 noticeable);
-    }
-    fixture_close(&cpu);
-    fixture_close(&cuda);
 }
 
 static void every_operation_and_model_is_near_in_tf32_and_bf16(void **state)
@@ -177,8 +77,8 @@ static void every_operation_and_model_is_near_in_tf32_and_bf16(void **state)
         double bound = p == PRECISION_TF32 ? 1e-3 : 1e-2;
         for (size_t i = 0; i < op_graph_count; ++i) {
             struct model_kind kind;
-            struct model m = of_graph(&kind, op_graphs[i].forward);
-            assert_near(op_graphs[i].name, &m, op_graphs[i].images, 256, p, bound);
+            struct model m = cuda_of_graph(&kind, op_graphs[i].forward);
+            cuda_is_near_cpu(op_graphs[i].name, &m, op_graphs[i].images, 256, p, bound);
         }
         for (size_t i = 0; i < built_in_models(); ++i) {
             struct model m = of_registry(i);
@@ -187,11 +87,11 @@ static void every_operation_and_model_is_near_in_tf32_and_bf16(void **state)
             /* The effect of kinks falls as 1/√batch: in tf32 the difference of mlp is 3.5e-3 at 128
              * and 1.0e-3 at 1024, of resnet8 9.5e-4 at 4096 and 6.6e-4 at 8192. The stand-in is too
              * slow for such batches, so its bound is wider. */
-            assert_near(model_registry.entries[i]->name, &m, (struct shape){2, 16, 16},
-                        gpu ? 8192 : 64, p,
-                        gpu                   ? bound
-                        : p == PRECISION_TF32 ? 8 * bound
-                                              : 3 * bound);
+            cuda_is_near_cpu(model_registry.entries[i]->name, &m, (struct shape){2, 16, 16},
+                             gpu ? 8192 : 64, p,
+                             gpu                   ? bound
+                             : p == PRECISION_TF32 ? 8 * bound
+                                                   : 3 * bound);
         }
     }
 }
@@ -248,8 +148,8 @@ static void unusual_shapes_equal_those_of_the_cpu(void **state)
     for (size_t i = 0; i < COUNT_OF(graphs); ++i) {
         for (size_t k = 0; k < COUNT_OF(batches); ++k) {
             struct model_kind kind;
-            struct model m = of_graph(&kind, graphs[i].forward);
-            assert_equal_within(graphs[i].name, &m, graphs[i].images, batches[k], 1e-5);
+            struct model m = cuda_of_graph(&kind, graphs[i].forward);
+            cuda_equals_cpu(graphs[i].name, &m, graphs[i].images, batches[k], 1e-5);
         }
     }
 }
@@ -260,22 +160,15 @@ static void logits_may_be_in_any_layout(void **state)
 {
     (void)state;
     struct model_kind kind;
-    struct model m = of_graph(&kind, without_linear_layers);
+    struct model m = cuda_of_graph(&kind, without_linear_layers);
     struct fixture f;
-    open_on(&f, "cuda", &fp32, &m, (struct shape){3, 9, 7}, 299);
+    cuda_open_on(&f, "cuda", &cuda_fp32, &m, (struct shape){3, 9, 7}, 299);
     assert_gradient_is_right(&f, 2e-3, 2e-2);
     fixture_close(&f);
 }
 
 /* ---- promises -----------------------------------------------------------------------------------
  */
-
-static struct cuda_command_statistics statistics_of(const struct fixture *f)
-{
-    struct cuda_command_statistics s;
-    cuda_command_statistics((const struct cuda *)f->backend, &s);
-    return s;
-}
 
 /* The driver allocates during the first steps. On the stand-in one allocation per step, of the
  * smallest size, would take twice HEAP_STEP_BYTES (see test_bf16.c). */
@@ -307,8 +200,8 @@ static void steps_give_equal_bits_are_replayed_and_allocate_nothing(void **state
             continue;
         struct model m = of_registry(i);
         struct fixture f, other;
-        open_on(&f, "cuda", &fp32, &m, (struct shape){1, 16, 16}, 4);
-        open_on(&other, "cuda", &fp32, &m, (struct shape){1, 16, 16}, 4);
+        cuda_open_on(&f, "cuda", &cuda_fp32, &m, (struct shape){1, 16, 16}, 4);
+        cuda_open_on(&other, "cuda", &cuda_fp32, &m, (struct shape){1, 16, 16}, 4);
         double loss = fixture_step(&f, f.parameters, f.gradient);
         expect_equal_steps(&f, loss, warm);
         const size_t host = mallinfo2().uordblks, device = device_free_bytes(&f);
@@ -318,7 +211,7 @@ static void steps_give_equal_bits_are_replayed_and_allocate_nothing(void **state
         assert_true(mallinfo2().uordblks < host + most);
         if (stand_in) /* no other process uses its memory */
             assert_int_equal(device_free_bytes(&f), device);
-        struct cuda_command_statistics s = statistics_of(&f);
+        struct cuda_command_statistics s = cuda_statistics_of(&f);
         /* The first step allocates the buffers; the second step may change their use. */
         assert_in_range(s.direct, 1, 2);
         assert_int_equal(s.captured, 1);
@@ -353,12 +246,12 @@ static void steps_take_few_kernels(void **state)
                  {"cnn", PRECISION_TF32, 22},     {"resnet8", PRECISION_TF32, 82},
                  {"cnn", PRECISION_BF16, 28},     {"resnet8", PRECISION_BF16, 89}};
     for (size_t i = 0; i < COUNT_OF(known); ++i) {
-        const struct backend_options o = in_precision(known[i].precision);
+        const struct backend_options o = cuda_in_precision(known[i].precision);
         struct model m = of_name(known[i].model);
         struct fixture f;
-        open_on(&f, "cuda", &o, &m, (struct shape){1, 28, 28}, 4);
+        cuda_open_on(&f, "cuda", &o, &m, (struct shape){1, 28, 28}, 4);
         fixture_step(&f, f.parameters, f.gradient);
-        assert_in_range(statistics_of(&f).kernels, 1, known[i].most);
+        assert_in_range(cuda_statistics_of(&f).kernels, 1, known[i].most);
         fixture_close(&f);
     }
 }
@@ -368,19 +261,19 @@ static void memory_kept_for_backward_changes_no_bit(void **state)
 {
     (void)state;
     static const char limit[] = "GRADLAG_STAND_IN_MEMORY";
-    const struct backend_options o = in_precision(PRECISION_TF32);
+    const struct backend_options o = cuda_in_precision(PRECISION_TF32);
     struct model m = of_name("cnn");
     struct fixture little, much;
     if (!cuda_rig_on_stand_in()) /* only its memory can be limited */
         skip();
     setenv(limit, "72000000", 1);
-    open_on(&little, "cuda", &o, &m, (struct shape){1, 16, 16}, 24);
+    cuda_open_on(&little, "cuda", &o, &m, (struct shape){1, 16, 16}, 24);
     fixture_step(&little, little.parameters, little.gradient);
     unsetenv(limit);
-    open_on(&much, "cuda", &o, &m, (struct shape){1, 16, 16}, 24);
+    cuda_open_on(&much, "cuda", &o, &m, (struct shape){1, 16, 16}, 24);
     fixture_step(&much, much.parameters, much.gradient);
     assert_memory_equal(little.gradient, much.gradient, much.count * sizeof(float));
-    assert_int_equal(statistics_of(&much).kernels + 1, statistics_of(&little).kernels);
+    assert_int_equal(cuda_statistics_of(&much).kernels + 1, cuda_statistics_of(&little).kernels);
     fixture_close(&little);
     fixture_close(&much);
 }
@@ -405,12 +298,12 @@ static void changing_control_flow_gives_correct_steps(void **state)
 {
     (void)state;
     struct model_kind kind;
-    struct model m = of_graph(&kind, of_changing_depth);
+    struct model m = cuda_of_graph(&kind, of_changing_depth);
     struct fixture cpu, cuda;
     kind.declare = declare_deeper;
     wanted_depth = 0;
-    open_on(&cpu, "cpu", &fp32, &m, (struct shape){63, 1, 1}, 8);
-    open_on(&cuda, "cuda", &fp32, &m, (struct shape){63, 1, 1}, 8);
+    cuda_open_on(&cpu, "cpu", &cuda_fp32, &m, (struct shape){63, 1, 1}, 8);
+    cuda_open_on(&cuda, "cuda", &cuda_fp32, &m, (struct shape){63, 1, 1}, 8);
     const struct gradient_reference reference = gradient_of_fixture(&cpu);
     for (unsigned step = 0; step < 80; ++step) {
         wanted_depth = step < 40 ? step * 7 % 20 : 3;
@@ -419,7 +312,7 @@ static void changing_control_flow_gives_correct_steps(void **state)
         assert_true(fabs(loss - wanted) < 1e-5 * wanted);
         assert_true(gradient_distance_beside_kinks(&reference, cuda.gradient, 1e-5) < 1e-5);
     }
-    struct cuda_command_statistics s = statistics_of(&cuda);
+    struct cuda_command_statistics s = cuda_statistics_of(&cuda);
     assert_true(s.direct >= 20 && s.launched >= 38);
     assert_int_equal(s.direct + s.launched, 80);
     fixture_close(&cpu);
@@ -439,8 +332,8 @@ static void reading_values_during_a_step_gives_correct_steps(void **state)
 {
     (void)state;
     struct model_kind kind;
-    struct model m = of_graph(&kind, with_inspected_values);
-    assert_equal_within("a model with tape_value", &m, (struct shape){3, 9, 7}, 5, 1e-5);
+    struct model m = cuda_of_graph(&kind, with_inspected_values);
+    cuda_equals_cpu("a model with tape_value", &m, (struct shape){3, 9, 7}, 5, 1e-5);
 }
 
 /* The device writes gradients directly to held memory, otherwise through memory of the backend. */
@@ -449,9 +342,9 @@ static void held_memory_is_used_directly_until_forgotten(void **state)
     (void)state;
     struct model m = of_registry(1);
     struct fixture f;
-    open_on(&f, "cuda", &fp32, &m, (struct shape){1, 16, 16}, 4);
+    cuda_open_on(&f, "cuda", &cuda_fp32, &m, (struct shape){1, 16, 16}, 4);
     fixture_step(&f, f.parameters, f.gradient);
-    uint32_t apart = statistics_of(&f).commands;
+    uint32_t apart = cuda_statistics_of(&f).commands;
     f.backend->kind->hold(f.backend);
     for (int step = 0; step < 6; ++step) { /* two slots, as for a parameter server */
         float *to = step % 2 ? f.shifted : f.gradient;
@@ -459,7 +352,7 @@ static void held_memory_is_used_directly_until_forgotten(void **state)
         fixture_step(&f, f.parameters, to);
     }
     assert_memory_equal(f.gradient, f.shifted, f.count * sizeof(float));
-    struct cuda_command_statistics s = statistics_of(&f);
+    struct cuda_command_statistics s = cuda_statistics_of(&f);
     struct cuda *c = (struct cuda *)f.backend;
     size_t bytes = f.count * sizeof(float); /* a driver may refuse to register them */
     bool straight =
@@ -484,7 +377,7 @@ static void memory_of_many_workers_is_pinned(void **state)
     float *gradients;
     if (!cuda_rig_on_stand_in()) /* a driver may refuse to register memory */
         skip();
-    open_on(&f, "cuda", &fp32, &m, (struct shape){1, 8, 8}, 4);
+    cuda_open_on(&f, "cuda", &cuda_fp32, &m, (struct shape){1, 8, 8}, 4);
     f.backend->kind->hold(f.backend);
     assert_int_equal(memory_new(&gradients, WORKERS * f.count, sizeof(float), "gradients"), OK);
     for (size_t w = 0; w < WORKERS; ++w) {

@@ -29,13 +29,16 @@ static void settings_open(struct cuda_worker_rig *r, const char *device, const c
                           const char *samples, const char *size)
 {
     char set[4][64];
-    const char *const keys[] = {"device", "model", "dataset.samples", "dataset.size"};
+    const bool tokens = strcmp(model, "gpt") == 0;
+    const char *const keys[] = {"device", "model", "dataset.samples",
+                                tokens ? "dataset.context" : "dataset.size"};
     const char *const values[] = {device, model, samples, size};
     memset(r, 0, sizeof *r);
     for (size_t i = 0; i < COUNT_OF(set); i++)
         snprintf(set[i], sizeof set[i], "%s=%s", keys[i], values[i]);
     check(config_compose_texts(
-        &r->settings, (const char *const[]){"batch=8", "dataset=gaussian", NULL},
+        &r->settings,
+        (const char *const[]){"batch=8", tokens ? "dataset=grammar" : "dataset=gaussian", NULL},
         (const char *const[]){set[0], set[1], set[2], set[3], NULL}, "test"));
 }
 
@@ -69,14 +72,16 @@ static void assert_close(double a, double b, double tolerance)
 static void evaluation_equals_that_of_the_cpu(void **state)
 {
     (void)state;
-    static const char *const models[] = {"softmax", "resnet8"};
+    static const struct {
+        const char *name, *samples, *size;
+    } models[] = {{"softmax", "310", "8"}, {"resnet8", "310", "8"}, {"gpt", "61", "7"}};
     for (size_t i = 0; i < COUNT_OF(models); ++i) {
         struct cuda_worker_rig cpu, cuda;
         struct evaluation a, b;
-        struct step_stats stats;
+        struct step_stats step, stats;
         /* Fewer samples than full batches of re-estimation and of the splits. */
-        rig_open(&cpu, "cpu", models[i], "310", "8");
-        rig_open(&cuda, "cuda", models[i], "310", "8");
+        rig_open(&cpu, "cpu", models[i].name, models[i].samples, models[i].size);
+        rig_open(&cuda, "cuda", models[i].name, models[i].samples, models[i].size);
         check(worker_evaluate(cpu.worker, cpu.parameters, &a));
         for (int again = 0; again < 2; ++again) {
             check(worker_evaluate(cuda.worker, cpu.parameters, &b));
@@ -85,7 +90,9 @@ static void evaluation_equals_that_of_the_cpu(void **state)
             assert_close(a.test_accuracy, b.test_accuracy, 0.02);
             assert_close(a.validation_accuracy, b.validation_accuracy, 0.04);
             assert_close(a.top_class_share, b.top_class_share, 0.02);
+            check(worker_gradient(cpu.worker, cpu.parameters, 0, cpu.gradient, &step));
             check(worker_gradient(cuda.worker, cpu.parameters, 0, cuda.gradient, &stats));
+            assert_close(step.loss, stats.loss, 1e-4 * step.loss);
         }
         rig_close(&cpu);
         rig_close(&cuda);
@@ -180,7 +187,7 @@ static void steps_take_no_memory(void **state)
 /* ---- the dataset on the device ------------------------------------------------------------------
  */
 
-enum { BATCH = 45, SHOWN = 37, WINDOW = 33 };
+enum { BATCH = 45, SHOWN = 37, CONTEXT = 13 };
 
 static tensor *as_it_is(tape *t, tensor *x)
 {
@@ -198,7 +205,7 @@ static void assert_gathered(const struct dataset *d, const uint32_t *indices, ui
                             const struct crop *crops, tensor *(*show)(tape *t, tensor *x))
 {
     static float wanted[BATCH * 3 * 11 * 11];
-    static uint32_t labels[BATCH * WINDOW];
+    static uint32_t labels[BATCH * CONTEXT];
     const struct backend_options o = {.threads = 1, .place.device = -1};
     backend *b;
     tape *t;
@@ -248,19 +255,19 @@ static void gathering_on_the_device_gives_the_same_bits(void **state)
     dataset_close(&d);
 }
 
-static void windows_of_a_text_are_gathered_on_the_device(void **state)
+static void windows_of_text_are_gathered_on_the_device(void **state)
 {
     (void)state;
     struct dataset d;
-    uint32_t starts[SHOWN];
-    check(dataset_rig_load("grammar", SET("dataset.samples=600", "dataset.context=33"), true, &d));
+    uint32_t places[SHOWN];
+    check(
+        dataset_rig_load("grammar", SET("dataset.samples=20000", "dataset.context=13"), true, &d));
+    assert_int_equal(d.targets, CONTEXT);
     for (uint32_t i = 0; i < SHOWN; ++i)
-        starts[i] = i * 7919 % (d.length[SPLIT_TEST] - WINDOW);
-    tensor *(*const shows[])(tape *, tensor *) = {as_it_is, in_lanes};
-    for (size_t i = 0; i < COUNT_OF(shows); ++i) {
-        assert_gathered(&d, starts, 0, NULL, shows[i]);
-        assert_gathered(&d, NULL, 3, NULL, shows[i]);
-    }
+        places[i] = i * 7919 % (d.length[SPLIT_TEST] - CONTEXT);
+    assert_gathered(&d, places, 0, NULL, as_it_is);
+    assert_gathered(&d, NULL, 3, NULL, as_it_is);
+    assert_gathered(&d, NULL, d.count[SPLIT_TEST] - SHOWN, NULL, as_it_is);
     dataset_close(&d);
 }
 
@@ -371,7 +378,7 @@ int main(void)
         cmocka_unit_test(held_parameters_may_become_a_gradient),
         cmocka_unit_test(steps_take_no_memory),
         cmocka_unit_test(gathering_on_the_device_gives_the_same_bits),
-        cmocka_unit_test(windows_of_a_text_are_gathered_on_the_device),
+        cmocka_unit_test(windows_of_text_are_gathered_on_the_device),
         cmocka_unit_test(a_dataset_that_does_not_fit_is_an_error),
         cmocka_unit_test(a_backend_works_again_after_it_ran_out_of_memory),
     };

@@ -12,6 +12,9 @@
 #include "worker/cuda/cuda_device.h"
 #include "worker/data/dataset.h"
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wpadded"
+
 /* ---- elementwise ------------------------------------------------------------------------------
  * Kernels on buffers compute four elements per thread, so pointers are aligned to 16 bytes. The
  * last thread computes the rest. */
@@ -103,22 +106,27 @@ struct cuda_loss {
     uint32_t correct, unused;
 };
 
-enum { CUDA_LOSS_ROWS = 256 }; /* samples and threads per block */
+enum { CUDA_LOSS_ROWS = 256 }; /* rows and threads per block */
 
-/* out[block] = loss and correct answers of the samples of the block before *valid. Logit k of
- * sample n is logits[n·per_row + k·per_class]. gradient has the layout of logits; it (+)= the
- * gradient of the mean loss of the first *valid samples, and 0 for the rest. NULL: no gradient. */
+/* out[block] = loss and correct answers of the rows of the block that belong to the first *valid
+ * samples, `targets` rows each. Logit k of row n is logits[n·per_row + k·per_class]. gradient has
+ * the layout of logits; it (+)= the gradient of the mean loss of these rows, and 0 for the rest.
+ * NULL: no gradient. */
 struct cross_entropy_call {
     const float *logits;
     const uint32_t *labels, *valid;
     struct cuda_loss *out;
     float *gradient;
-    uint32_t batch, classes, per_row, per_class;
-    uint32_t accumulate, unused;
-    float right, other; /* targets: worker/backend.h, op_targets */
+    uint32_t rows, classes, per_row, per_class;
+    uint32_t accumulate, targets;
+    float right, other; /* of op_targets in worker/backend.h */
 };
 
-/* total = Σ parts, in order. One block of one thread. */
+/* The same for many classes: 32 threads compute a row, CUDA_ROWS_AT_ONCE rows per block. Only
+ * ROWS: per_row = classes, per_class = 1. */
+#define cross_entropy_wide_call cross_entropy_call
+
+/* total = Σ parts, in a fixed order. One block of 256 threads. */
 struct loss_total_call {
     const struct cuda_loss *parts;
     struct cuda_loss *total;
@@ -275,6 +283,105 @@ struct norm_backward_call {
     uint32_t accumulate_scale, accumulate_shift;
 };
 
+/* ---- sequences, ROWS: one row of features for each position ------------------------------------
+ */
+enum {
+    CUDA_ROWS_AT_ONCE = 8,    /* rows of a block of 256 threads, 32 threads for each */
+    CUDA_ORDER_THREADS = 256, /* of embedding_order */
+};
+
+/* y[row] = table[tokens[row]]; NaN where a token is no row of the table. One thread per element. */
+struct embedding_forward_call {
+    const float *tokens, *table;
+    float *y;
+    uint32_t count, width, vocabulary, unused; /* count: rows × width */
+};
+
+/* order[first[v] … first[v + 1] − 1] = the rows with token v, in order. One block per v. */
+struct embedding_order_call {
+    const float *tokens;
+    uint32_t *first, *order; /* [vocabulary + 1], [count] */
+    uint32_t count, vocabulary;
+};
+
+/* table[v] (+)= Σ of the rows of g with token v, in a fixed order. Blocks of 256 threads: x per v,
+ * y per 32 columns. */
+struct embedding_gradient_call {
+    const float *g;
+    const uint32_t *first, *order;
+    float *table;
+    uint32_t width, accumulate;
+};
+
+/* y[i] = x[i] + table[i % period]; one thread per element */
+struct add_to_each_call {
+    const float *x, *table;
+    float *y;
+    uint32_t count, period;
+};
+
+/* y = γ x̂ + β, x̂ = (x − mean) · inverse, inverse = 1/√(variance + ε); shift NULL: no β. */
+struct layer_norm_forward_call {
+    const float *x, *scale, *shift;
+    float *y, *mean, *inverse;
+    uint32_t rows, features;
+};
+
+/* to (+)= gradient of x */
+struct layer_norm_backward_call {
+    const float *x, *g, *scale, *mean, *inverse;
+    float *to;
+    uint32_t rows, features, accumulate, unused;
+};
+
+/* products[chunk] = Σ g·x̂, sums[chunk] = Σ g over `chunk` rows. Blocks of 256 threads: x per 32
+ * columns, y per chunk. */
+struct layer_norm_sums_call {
+    const float *x, *g, *mean, *inverse;
+    float *products, *sums; /* [chunks][features] */
+    uint32_t rows, features, chunk, unused;
+};
+
+/* ---- causal attention (cuda_kernels_attention.h) -----------------------------------------------
+ * x is [batch][positions][3C], y and g are [batch][positions][C], norm and slope are
+ * [batch][heads][positions]; C = heads × features. Blocks of CUDA_ATTENTION_THREADS: x per head of
+ * a sample, y per tile of positions. */
+enum {
+    CUDA_ATTENTION_THREADS = 256,
+    CUDA_ATTENTION_WIDEST = 128, /* features of a head, at most */
+    CUDA_ATTENTION_OWN = 8,      /* features of a thread, at most */
+    CUDA_ATTENTION_DOTS = 4,     /* scores of a thread in each tile, at most */
+};
+
+struct attention_shape {
+    uint32_t positions, heads, features;
+    uint32_t tile; /* positions of a tile: 32; 16 for more than 64 features */
+    float scale;   /* 1/√features */
+    uint32_t unused;
+};
+
+struct attention_forward_call {
+    const float *x;
+    float *y, *norm;
+    struct attention_shape s;
+};
+
+/* to (+)= the gradient of the queries in x, and `slope` for attention_keys */
+struct attention_queries_call {
+    const float *x, *y, *g, *norm;
+    float *to, *slope;
+    struct attention_shape s;
+    uint32_t accumulate, unused;
+};
+
+/* to (+)= the gradients of keys and values in x */
+struct attention_keys_call {
+    const float *x, *g, *norm, *slope;
+    float *to;
+    struct attention_shape s;
+    uint32_t accumulate, unused;
+};
+
 /* One struct for the kernels of all tile sizes. */
 #define conv_any_call        conv_call
 #define conv_8_call          conv_call
@@ -289,9 +396,9 @@ struct norm_backward_call {
 /* ---- data --------------------------------------------------------------------------------------
  */
 
-/* to = samples indices[0..n) as numbers values[channel][byte], shifted and mirrored according to
- * `crops` (NULL: unchanged), in LANES or ROWS of `batch` samples. Blocks of 256 threads: x per 32
- * elements of an image, y per 32 samples. */
+/* to = samples indices[0..batch) as numbers values[channel][byte], shifted and mirrored according
+ * to `crops` (NULL: unchanged), in LANES or ROWS. Blocks of 256 threads: x per 32 elements of an
+ * image, y per 32 samples. */
 struct gather_call {
     const uint8_t *images;
     const uint32_t *indices;
@@ -299,7 +406,7 @@ struct gather_call {
     const float *values;
     float *to;
     uint32_t stride; /* bytes from a sample to the next; 1: indices are places in a text */
-    uint32_t channels, height, width, batch, samples, lanes;
+    uint32_t channels, height, width, batch, lanes;
 };
 
 /* ---- updates (cuda_kernels_update.h) ------------------------------------------------------------
@@ -373,5 +480,7 @@ struct test_tree_sum_call {
     float *sums;    /* [blocks] */
     size_t count;
 };
+
+#pragma GCC diagnostic pop
 
 #endif

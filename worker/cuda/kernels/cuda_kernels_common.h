@@ -116,4 +116,19 @@ CUDA_FUNCTION cuda_four rounded_four(cuda_four v, uint32_t dropped)
         }                                                                                          \
     } while (0)
 
+/* value ← Σ of it over the 32 threads that share a row, those with equal THREAD / 32. All threads
+ * of the block must call it. `part` has THREADS elements. */
+#define SUM_LANES(part, value)                                                                     \
+    do {                                                                                           \
+        (part)[THREAD] = (value);                                                                  \
+        SYNC();                                                                                    \
+        for (uint32_t half = 16; half > 0; half /= 2) {                                            \
+            if (THREAD % 32 < half)                                                                \
+                (part)[THREAD] += (part)[THREAD + half];                                           \
+            SYNC();                                                                                \
+        }                                                                                          \
+        (value) = (part)[THREAD / 32 * 32];                                                        \
+        SYNC();                                                                                    \
+    } while (0)
+
 #endif
