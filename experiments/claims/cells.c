@@ -127,16 +127,10 @@ done:
 static void average(struct cell *cell, const struct sample *scores)
 {
     double n = cell->finished;
-    double *const means[] = {&cell->accuracy,
-                             &cell->loss,
-                             &cell->validation,
-                             &cell->validation_loss,
-                             &cell->seconds,
-                             &cell->updates,
-                             &cell->updates_per_second,
-                             &cell->samples_per_second,
-                             &cell->staleness,
-                             &cell->staleness_cv};
+    double *const means[] = {
+        &cell->accuracy,  &cell->loss,        &cell->validation,         &cell->validation_loss,
+        &cell->seconds,   &cell->updates,     &cell->updates_per_second, &cell->samples_per_second,
+        &cell->staleness, &cell->staleness_cv};
     for (size_t i = 0; i < COUNT_OF(means); i++)
         *means[i] = n > 0 ? *means[i] / n : NAN;
     cell->died /= n + cell->diverged;

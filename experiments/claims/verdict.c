@@ -37,18 +37,18 @@ static bool is_visible(const struct cells *c, double difference)
 }
 
 /* "88.4 %" or "1.727" for a score; "3.1 points" or "0.26" for a difference. */
-struct number {
+struct figure_text {
     char text[40];
 };
-static struct number level(const struct cells *c, const struct cell *cell)
+static struct figure_text level(const struct cells *c, const struct cell *cell)
 {
-    struct number n;
+    struct figure_text n;
     snprintf(n.text, sizeof n.text, by_accuracy(c) ? "%.1f %%" : "%.3f", cell->score);
     return n;
 }
-static struct number amount(const struct cells *c, double difference)
+static struct figure_text amount(const struct cells *c, double difference)
 {
-    struct number n;
+    struct figure_text n;
     snprintf(n.text, sizeof n.text, by_accuracy(c) ? "%.1f points" : "%.3f", difference);
     return n;
 }

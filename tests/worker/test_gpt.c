@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "tests/worker/gpt_golden.h"
+#include "tests/worker/golden_gpt.h"
 #include "tests/worker/gradients.h"
 
 enum { CLASSES = 11 };

@@ -44,7 +44,7 @@ static void operations_match_finite_differences(void **state)
 /* ---- values ---- */
 
 /* One operation, or a few, on random numbers. */
-struct run {
+struct sequence_run {
     backend *backend;
     parameter_table *table;
     tape *tape;
@@ -65,14 +65,14 @@ static float *vector_of(size_t count)
     return v;
 }
 
-static void run_open(struct run *r, forward_function *forward, const struct model *m,
+static void run_open(struct sequence_run *r, forward_function *forward, const struct model *m,
                      struct shape input, uint32_t batch)
 {
     const struct backend_options o = {.threads = 1, .deterministic = true, .place.device = -1};
     const struct backend_kind *kind =
         (const struct backend_kind *)registry_find(&backend_registry, "cpu");
     tape *discovery;
-    *r = (struct run){.model = *m, .input = input, .batch = batch};
+    *r = (struct sequence_run){.model = *m, .input = input, .batch = batch};
     assert_int_equal(kind->open(&r->backend, &o), OK);
     assert_int_equal(parameter_table_open(&r->table), OK);
     assert_int_equal(tape_open(&discovery, NULL, r->table, TAPE_DISCOVER, input, 1), OK);
@@ -84,7 +84,7 @@ static void run_open(struct run *r, forward_function *forward, const struct mode
     r->gradient = vector_of(parameter_table_count(r->table) + 1);
 }
 
-static void run_close(struct run *r)
+static void run_close(struct sequence_run *r)
 {
     tape_close(&r->tape);
     parameter_table_close(&r->table);
@@ -93,7 +93,7 @@ static void run_close(struct run *r)
     memory_free(r->gradient);
 }
 
-static const float *run_on(struct run *r, forward_function *forward, const float *input)
+static const float *run_on(struct sequence_run *r, forward_function *forward, const float *input)
 {
     memcpy(tape_images(r->tape), input, r->batch * shape_count(r->input) * sizeof(float));
     tensor *x = tape_begin(r->tape, r->parameters, r->gradient);
@@ -125,7 +125,7 @@ static void check_attention(uint32_t positions, uint32_t width, uint32_t heads, 
 {
     const struct model m = {.settings = {heads}};
     const size_t row = (size_t)positions * width;
-    struct run r;
+    struct sequence_run r;
     run_open(&r, only_attention, &m, (struct shape){positions, 1, 3 * width}, batch);
     float *x = vector_of(batch * 3 * row);
     const float *y = run_on(&r, only_attention, x);
@@ -163,7 +163,7 @@ static void layer_norm_has_the_values_of_its_definition(void **state)
     const struct model m = {0};
     for (size_t k = 0; k < COUNT_OF(widths); ++k) {
         const size_t width = widths[k], rows = 2 * 3;
-        struct run r;
+        struct sequence_run r;
         run_open(&r, only_layer_norm, &m, (struct shape){3, 1, widths[k]}, 2);
         float *x = vector_of(rows * width);
         const float *y = run_on(&r, only_layer_norm, x);
@@ -196,7 +196,7 @@ static void embeddings_are_rows_of_their_tables(void **state)
     (void)state;
     static const float tokens[] = {0, 10, 3, 3, 7, 1};
     const struct model m = {.classes = CLASSES};
-    struct run r;
+    struct sequence_run r;
     run_open(&r, both_embeddings, &m, (struct shape){1, 3, 1}, 2);
     const float *y = run_on(&r, both_embeddings, tokens);
     const float *places = r.parameters + CLASSES * 5;
@@ -212,7 +212,7 @@ static void a_token_outside_the_table_is_an_error(void **state)
     (void)state;
     static const float wrong[] = {CLASSES, -1, NAN, 1e30f};
     const struct model m = {.classes = CLASSES};
-    struct run r;
+    struct sequence_run r;
     run_open(&r, both_embeddings, &m, (struct shape){1, 3, 1}, 1);
     for (size_t i = 0; i < COUNT_OF(wrong); ++i) {
         const float tokens[] = {1, 2, wrong[i]};
@@ -394,7 +394,7 @@ static void a_loss_needs_as_many_rows_as_labels(void **state)
     (void)state;
     const struct model m = {.classes = CLASSES};
     struct op_loss loss;
-    struct run r;
+    struct sequence_run r;
     run_open(&r, identity, &m, (struct shape){4, 1, CLASSES}, 2);
     for (uint32_t targets = 1; targets <= 4; ++targets) {
         assert_int_equal(tape_set_targets(r.tape, targets), OK);

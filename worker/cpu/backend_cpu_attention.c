@@ -34,23 +34,23 @@ struct cpu_attention {
 };
 
 /* A matrix: one head's part of a tensor, or a copy. */
-struct matrix {
+struct head_matrix {
     float *at;
     size_t row; /* distance of its rows */
 };
 
 enum { QUERY, KEY, VALUE }; /* parts of an input's row */
 
-static struct matrix part_of(const struct cpu_attention *a, const backend_buffer *b, size_t sample,
-                             size_t head, size_t part)
+static struct head_matrix part_of(const struct cpu_attention *a, const backend_buffer *b,
+                                  size_t sample, size_t head, size_t part)
 {
     const size_t row = b->shape.width;
-    return (struct matrix){
+    return (struct head_matrix){
         b->data + sample * a->positions * row + part * a->width + head * a->features, row};
 }
 
-static struct attention_copy copy_of(const struct cpu_attention *a, struct matrix from,
-                                     struct matrix to, float factor)
+static struct attention_copy copy_of(const struct cpu_attention *a, struct head_matrix from,
+                                     struct head_matrix to, float factor)
 {
     return (struct attention_copy){.rows = a->positions,
                                    .columns = a->features,
@@ -63,9 +63,10 @@ static struct attention_copy copy_of(const struct cpu_attention *a, struct matri
 }
 
 /* An operand of a product: `from` itself or its padded copy in `room`. */
-static struct matrix operand(const struct cpu_attention *a, struct matrix from, float *room)
+static struct head_matrix operand(const struct cpu_attention *a, struct head_matrix from,
+                                  float *room)
 {
-    const struct matrix copy = {room, a->columns};
+    const struct head_matrix copy = {room, a->columns};
     if (a->in_place)
         return from;
     const struct attention_copy c = copy_of(a, from, copy, 1);
@@ -73,25 +74,26 @@ static struct matrix operand(const struct cpu_attention *a, struct matrix from, 
     return copy;
 }
 
-static void transpose(const struct cpu_attention *a, struct matrix from, float factor, float *to)
+static void transpose(const struct cpu_attention *a, struct head_matrix from, float factor,
+                      float *to)
 {
-    const struct attention_copy c = copy_of(a, from, (struct matrix){to, a->rows}, factor);
+    const struct attention_copy c = copy_of(a, from, (struct head_matrix){to, a->rows}, factor);
     attention_transpose(&c);
 }
 
 /* to ← (or +=) factor · `from`, at most `count` rows from row `first` of `to` on. */
 static void scatter(const struct cpu_attention *a, float *from, size_t first, size_t count,
-                    float factor, struct matrix to, bool add)
+                    float factor, struct head_matrix to, bool add)
 {
     const size_t left = a->positions - first;
-    const struct matrix there = {to.at + first * to.row, to.row};
-    struct attention_copy c = copy_of(a, (struct matrix){from, a->columns}, there, factor);
+    const struct head_matrix there = {to.at + first * to.row, to.row};
+    struct attention_copy c = copy_of(a, (struct head_matrix){from, a->columns}, there, factor);
     c.rows = left < count ? left : count;
     attention_scatter(&c, add);
 }
 
 /* out[keys][BLOCK] ← x · across, of the queries from `first` on. */
-static void of_queries(const struct cpu_attention *a, struct matrix x, const float *across,
+static void of_queries(const struct cpu_attention *a, struct head_matrix x, const float *across,
                        size_t first, float *out)
 {
     attention_product(&(struct attention_product){.rows = first + BLOCK,
@@ -107,7 +109,7 @@ static void of_queries(const struct cpu_attention *a, struct matrix x, const flo
 }
 
 /* a->result[BLOCK][columns] ← weightsᵀ · x: for each query the sum over keys. */
-static void sum_over_keys(const struct cpu_attention *a, const float *weights, struct matrix x,
+static void sum_over_keys(const struct cpu_attention *a, const float *weights, struct head_matrix x,
                           size_t first)
 {
     attention_product(&(struct attention_product){.rows = BLOCK,
@@ -123,8 +125,8 @@ static void sum_over_keys(const struct cpu_attention *a, const float *weights, s
 }
 
 /* out[keys][columns] += weights · x: for each key the sum over the queries from `first` on. */
-static void add_over_queries(const struct cpu_attention *a, const float *weights, struct matrix x,
-                             size_t first, float *out)
+static void add_over_queries(const struct cpu_attention *a, const float *weights,
+                             struct head_matrix x, size_t first, float *out)
 {
     attention_product(&(struct attention_product){.rows = first + BLOCK,
                                                   .columns = a->columns,
@@ -149,9 +151,9 @@ static void forward_head(const struct cpu_attention *a, const struct op_call *ca
                          size_t head)
 {
     const backend_buffer *x = call->input[0];
-    const struct matrix to = part_of(a, call->output, sample, head, 0);
-    const struct matrix k = operand(a, part_of(a, x, sample, head, KEY), a->k);
-    const struct matrix v = operand(a, part_of(a, x, sample, head, VALUE), a->v);
+    const struct head_matrix to = part_of(a, call->output, sample, head, 0);
+    const struct head_matrix k = operand(a, part_of(a, x, sample, head, KEY), a->k);
+    const struct head_matrix v = operand(a, part_of(a, x, sample, head, VALUE), a->v);
     transpose(a, part_of(a, x, sample, head, QUERY), a->scale, a->q_across);
     for (size_t first = 0; first < a->positions; first += BLOCK) {
         of_queries(a, k, a->q_across, first, a->scores);
@@ -171,7 +173,7 @@ static status forward(struct cpu *c UNUSED, backend_op *op, const struct op_call
 }
 
 struct operands {
-    struct matrix q, k, v, g;
+    struct head_matrix q, k, v, g;
 };
 
 /* The gradients through the queries of one block. */
@@ -193,8 +195,8 @@ static void backward_head(const struct cpu_attention *a, const struct op_call *c
 {
     const bool add = call->accumulate[0];
     const backend_buffer *x = call->input[0], *to = call->input_gradient[0];
-    const struct matrix q = part_of(a, x, sample, head, QUERY);
-    const struct matrix g = part_of(a, call->output_gradient, sample, head, 0);
+    const struct head_matrix q = part_of(a, x, sample, head, QUERY);
+    const struct head_matrix g = part_of(a, call->output_gradient, sample, head, 0);
     const struct operands o = {.q = operand(a, q, a->q),
                                .k = operand(a, part_of(a, x, sample, head, KEY), a->k),
                                .v = operand(a, part_of(a, x, sample, head, VALUE), a->v),

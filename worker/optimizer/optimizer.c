@@ -303,11 +303,11 @@ static void set_rates(optimizer *p, double scale, double lr)
                                            .lr = lr,
                                            .decay = decay,
                                            .epoch = p->epoch,
-                                            .matrix = l->rows > 0,
-                                            .scale = scale,
-                                            .gradient = l->gradient,
-                                            .state = l->state,
-                                            .product = l->product};
+                                           .matrix = l->rows > 0,
+                                           .scale = scale,
+                                           .gradient = l->gradient,
+                                           .state = l->state,
+                                           .product = l->product};
             p->kind->constants(&now, l->rates.own);
         }
     }

@@ -50,8 +50,9 @@ status optimizer_rule_of(const options *o, struct optimizer_rule *out)
                                    .decay_matrices = matrices,
                                    .clip_norm = clip,
                                    .by_layer = by_layer,
-                                   .local_steps = !by_layer && clip == 0 &&
-                                                  (kind->form != OPTIMIZER_HOST_ONLY || kind->local_steps)};
+                                   .local_steps =
+                                       !by_layer && clip == 0 &&
+                                       (kind->form != OPTIMIZER_HOST_ONLY || kind->local_steps)};
 done:
     return result;
 }

@@ -108,7 +108,7 @@ enum { FIRST = 18 };
 static void open_with_two_tensors(struct core_bench *b, const char *const *settings)
 {
     static const struct optimizer_layer layers[] = {{.count = FIRST},
-                                                     {.count = D - FIRST, .excluded = true}};
+                                                    {.count = D - FIRST, .excluded = true}};
     bench_open(b,
                (struct server_core_options){.workers = 1,
                                             .total_samples = OUTER_TOTAL,

@@ -1,4 +1,7 @@
-/* gpt_golden.h — made by gpt_golden.py with torch 1.13.0a0. */
+/* golden_gpt.h — made by golden_gpt.py with torch 1.13.0a0. */
+#ifndef GRADLAG_TESTS_WORKER_GOLDEN_GPT_H
+#define GRADLAG_TESTS_WORKER_GOLDEN_GPT_H
+
 enum { GOLDEN_CLASSES = 7, GOLDEN_POSITIONS = 5, GOLDEN_BATCH = 2, GOLDEN_COUNT = 582 };
 #define GOLDEN_WIDTH "6"
 #define GOLDEN_HEADS "2"
@@ -122,3 +125,5 @@ static const float golden_gradient[GOLDEN_COUNT] = {
     -2.358011122e-02f, -2.093695060e-02f, -5.687793186e-02f, 6.700692979e-02f,  -1.947189302e-02f,
     -1.451562078e-02f, -3.727488172e-02f,
 };
+
+#endif

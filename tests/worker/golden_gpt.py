@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""gpt_golden.py — writes gpt_golden.h: loss and gradient of a small model=gpt, from PyTorch in float64.
+"""golden_gpt.py — writes golden_gpt.h: loss and gradient of a small model=gpt, from PyTorch in float64.
 
-    python3 tests/worker/gpt_golden.py > tests/worker/gpt_golden.h
+    python3 tests/worker/golden_gpt.py > tests/worker/golden_gpt.h
 
 The parameters, in the order of the parameter table, and the tokens follow from formulas, which test_sequence.c repeats."""
 import torch
@@ -51,13 +51,14 @@ def main():
     loss = functional.cross_entropy(logits(p, tokens.reshape(BATCH, POSITIONS)).reshape(-1, VOCABULARY), labels)
     loss.backward()
     gradient = torch.cat([value.grad.reshape(-1) for value in p.values()]).tolist()
-    print(f"/* gpt_golden.h — made by gpt_golden.py with torch {torch.__version__}. */")
+    print(f"/* golden_gpt.h — made by golden_gpt.py with torch {torch.__version__}. */")
+    print("#ifndef GRADLAG_TESTS_WORKER_GOLDEN_GPT_H\n#define GRADLAG_TESTS_WORKER_GOLDEN_GPT_H\n")
     print(f"enum {{ GOLDEN_CLASSES = {VOCABULARY}, GOLDEN_POSITIONS = {POSITIONS}, GOLDEN_BATCH = {BATCH}, GOLDEN_COUNT = {len(gradient)} }};")
     print(f'#define GOLDEN_WIDTH "{WIDTH}"\n#define GOLDEN_HEADS "{HEADS}"\n#define GOLDEN_LOSS {loss.item():.17g}')
     print("static const float golden_gradient[GOLDEN_COUNT] = {")
     for first in range(0, len(gradient), 6):
         print("    " + " ".join(f"{value:.9e}f," for value in gradient[first:first + 6]))
-    print("};")
+    print("};\n\n#endif")
 
 
 if __name__ == "__main__":
