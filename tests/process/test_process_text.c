@@ -1,7 +1,6 @@
 /* Real processes that train on text: every mode, replay, a text without a test split, bad input. */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
-#include "worker/model/model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,16 +18,9 @@
         "model.width=16", "model.heads=2", "batch=4", "updates=20", "warmup_epochs=0", "lr=0.1",   \
         "evaluate_every=0"
 
-static void needs_model(void)
-{
-    if (registry_find(&model_registry, "gpt") == NULL)
-        skip(); /* the model that reads tokens */
-}
-
 static void text_trains_in_every_mode(void **state)
 {
     struct process_rig *r = *state;
-    needs_model();
     assert_int_equal(RIG_RUN(r, "run", GRAMMAR, "mode=async", "workers=2"), OK);
     process_expect_replayed(r);
     assert_int_equal(RIG_RUN(r, "run", GRAMMAR, "mode=pipeline", "workers=2", "micro_batches=2"),
@@ -46,7 +38,6 @@ static void the_same_windows_give_the_same_parameters(void **state)
     static const char sql[] = "SELECT count(*) || ' ' || count(DISTINCT parameters_sha256) FROM "
                               "run WHERE workers = (SELECT workers FROM run ORDER BY id DESC)";
     struct process_rig *r = *state;
-    needs_model();
     assert_int_equal(RIG_RUN(r, "run", GRAMMAR, "mode=async"), OK);
     assert_int_equal(RIG_RUN(r, "run", GRAMMAR, "mode=sync", "reduction=ordered"), OK);
     process_expect_answer(r, sql, "2 1");
@@ -62,7 +53,6 @@ static void the_same_windows_give_the_same_parameters(void **state)
 static void a_text_without_a_test_split_has_validation_figures(void **state)
 {
     struct process_rig *r = *state;
-    needs_model();
     assert_int_equal(process_shell(r, "seq 2000 >numbers"), OK);
     assert_int_equal(RIG_RUN(r, "run", GRAMMAR, "dataset=text", "dataset.path=numbers",
                              "dataset.test=no", "dataset.vocabulary=128"),
@@ -79,7 +69,6 @@ static void a_text_without_a_test_split_has_validation_figures(void **state)
 static void bad_texts_end_with_the_right_exit_code(void **state)
 {
     struct process_rig *r = *state;
-    needs_model();
     process_write(r, "short", "abc");
     static const struct {
         status code;
