@@ -35,6 +35,20 @@ double vector_sum_of_squares(size_t count, const float *a)
 }
 
 VECTOR_CLONES
+static void products(size_t count, const float *a, const float *b, double lanes[VECTOR_LANES])
+{
+    for (size_t i = 0; i < count; i++)
+        lanes[i % LANES] += (double)a[i] * (double)b[i];
+}
+
+double vector_inner_product(size_t count, const float *a, const float *b)
+{
+    double lanes[LANES] = {0};
+    products(count, a, b, lanes);
+    return vector_total(lanes);
+}
+
+VECTOR_CLONES
 void vector_multiply(size_t count, float factor, const float *a, float *out)
 {
     for (size_t i = 0; i < count; i++)

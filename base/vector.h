@@ -25,6 +25,8 @@ void vector_squares(size_t count, const float *a, double lanes[VECTOR_LANES]);
 double vector_total(const double lanes[VECTOR_LANES]);
 /* Σ a²: finite if and only if every element is. */
 double vector_sum_of_squares(size_t count, const float *a);
+/* Σ a b, in double. */
+double vector_inner_product(size_t count, const float *a, const float *b);
 /* out ← factor · a; out may be a. */
 void vector_multiply(size_t count, float factor, const float *a, float *out);
 

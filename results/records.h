@@ -71,7 +71,7 @@ struct step_record {
     double loss, compute_us, exchange_us, apply_us;
     double data_us, forward_us, backward_us; /* parts of compute_us */
     double hidden_us;                        /* exchange while the rank computed */
-    uint64_t staleness;                      /* of the gradient: 1 with double buffering */
+    uint64_t staleness;                      /* of the gradient: at most key delay */
     double at_seconds;                       /* end of the step */
 };
 

@@ -6,13 +6,25 @@
 
 #include <string.h>
 
-enum { LOSSES = 2, TAG = 1 };
+enum { TAG = 1 };
+
+/* Bytes of the notes about waiting gradients. */
+static size_t note_bytes(const replica *r)
+{
+    return r->delay * sizeof(struct waiting_note);
+}
+
+/* Those notes follow the replica's own state. */
+static float *notes_in(const struct rank_state *k, const replica *r)
+{
+    return k->own + (k->each - note_bytes(r) / sizeof(float));
+}
 
 status rank_state_open(struct rank_state *k, const replica *r, bool here)
 {
     status result = OK;
     *k = (struct rank_state){.c = r->c,
-                             .each = replica_own_count(r) + (r->double_buffered ? LOSSES : 0)};
+                             .each = replica_own_count(r) + note_bytes(r) / sizeof(float)};
     if (k->each == 0)
         return OK;
     if (k->each > INT32_MAX)
@@ -62,15 +74,14 @@ done:
     return result;
 }
 
-status rank_state_gather(struct rank_state *k, replica *r, const float losses[2],
+status rank_state_gather(struct rank_state *k, replica *r, const struct waiting_note *waiting,
                          struct training_state *out)
 {
     status result = OK;
     if (k->each == 0)
         return OK;
     replica_own_read(r, k->own);
-    if (r->double_buffered)
-        memcpy(k->own + k->each - LOSSES, losses, LOSSES * sizeof *losses);
+    memcpy(notes_in(k, r), waiting, note_bytes(r));
     if (r->c->rank == 0)
         memcpy(k->all, k->own, k->each * sizeof(float));
     TRY(move(k, r->c, true));
@@ -80,7 +91,8 @@ done:
     return result;
 }
 
-status rank_state_scatter(struct rank_state *k, replica *r, const float *all, float losses[2])
+status rank_state_scatter(struct rank_state *k, replica *r, const float *all,
+                          struct waiting_note *waiting)
 {
     status result = OK;
     if (k->each == 0)
@@ -91,8 +103,7 @@ status rank_state_scatter(struct rank_state *k, replica *r, const float *all, fl
     }
     TRY(move(k, r->c, false));
     replica_own_write(r, k->own);
-    if (r->double_buffered)
-        memcpy(losses, k->own + k->each - LOSSES, LOSSES * sizeof *losses);
+    memcpy(waiting, notes_in(k, r), note_bytes(r));
 done:
     return result;
 }

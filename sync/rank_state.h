@@ -4,7 +4,7 @@
  *
  *   compression                  the rank's residual
  *   local_steps, momentum kept   the rank's optimizer state
- *   double_buffering             the losses of the gradient that waits: the rank's own and the mean
+ *   delay                        four numbers of each gradient that waits, see struct waiting_note
  *                                (that gradient is the same on all ranks: replica_view)
  *
  * Collective: every rank calls these functions, at the same update. Rank 0 has memory for all
@@ -16,22 +16,29 @@
 #include "sync/replica.h"
 #include "worker/training.h"
 
+/* A gradient that waits for its update. */
+struct waiting_note {
+    float own_loss, loss; /* the rank's, and the mean over ranks */
+    float batches;        /* of each rank, in this gradient */
+    float age;            /* updates since it was computed */
+};
+
 struct rank_state {
     const communicator *c;
     size_t each; /* floats of each rank, the same number on all; 0: none */
-    float *own;  /* [each]: the replica's, then two losses with double_buffering */
+    float *own;  /* [each]: the replica's, then `delay` struct waiting_note */
     float *all;  /* [size][each], on rank 0; else NULL */
 };
 
 /* Close it also after an error. `here`: this is rank 0, and it will gather or scatter. */
 status rank_state_open(struct rank_state *k, const replica *r, bool here) MUST_CHECK;
 void rank_state_close(struct rank_state *k);
-/* Sends each rank's state to rank 0. `losses`: own and mean, for double_buffering. On rank 0
+/* Sends each rank's state to rank 0. `waiting`: [delay]. On rank 0
  * out->ranks ← k->all (borrowed) and out->rank_count ← k->each. */
-status rank_state_gather(struct rank_state *k, replica *r, const float losses[2],
+status rank_state_gather(struct rank_state *k, replica *r, const struct waiting_note *waiting,
                          struct training_state *out) MUST_CHECK;
 /* Sends each rank its state from rank 0's all[size][each] (NULL on other ranks). */
 status rank_state_scatter(struct rank_state *k, replica *r, const float *all,
-                          float losses[2]) MUST_CHECK;
+                          struct waiting_note *waiting) MUST_CHECK;
 
 #endif

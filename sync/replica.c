@@ -20,8 +20,10 @@ status replica_open_kind(replica **out, const struct replica_kind *kind, const o
     r->worker = w;
     r->c = c;
     r->count = worker_parameter_count(w);
-    r->double_buffered = strcmp(options_text(o, "double_buffering"), "yes") == 0;
+    r->delay = (unsigned)options_integer(o, "delay");
     r->kind = kind;
+    TRY(vector_queue_open(&r->waiting, r->delay, r->count, "delayed gradients"));
+    TRY(delay_correction_open(&r->correction, o, r->count));
     TRY(kind->open(r, o));
     *out = r;
     r = NULL;
@@ -41,13 +43,13 @@ static status choose(const struct replica_kind **out, const options *o, const wo
     const struct compression_kind *codes;
     if (c->kind->on_device) /* it cannot send codes */
         TRY(compression_chosen(&codes, o, c));
-    const bool late = strcmp(options_text(o, "double_buffering"), "yes") == 0;
+    const bool late = options_integer(o, "delay") > 0;
     bool exchanged_on_gpu = (c->size == 1 && !late) || c->kind->on_device;
     if (c->kind->on_device && late) {
         FAIL(ERROR_USAGE,
-             "double_buffering=yes does not work with communicator=%s, whose gradients stay on the "
-             "GPU; use communicator=mpi",
-             c->kind->about.name);
+             "delay=%s does not work with communicator=%s, whose gradients stay on the GPU; use "
+             "communicator=mpi",
+             options_value(o, "delay"), c->kind->about.name);
     }
     bool on_gpu =
         worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY && !local_sgd_or_growing(o);
@@ -81,11 +83,11 @@ static status choose_overlap(replica *r, const options *o)
     }
     r->overlaps = yes;
     if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->sends_whole &&
-        communicator_overlap_may_gain(r->c) && (r->double_buffered || r->count > r->c->bucket)) {
+        communicator_overlap_may_gain(r->c) && (r->delay > 0 || r->count > r->c->bucket)) {
         TRY(memory_new(&r->trial, 1, sizeof *r->trial, "the replica"));
         r->overlaps = autotune_overlaps(r->trial);
     }
-    r->checks_early = (yes || r->trial != NULL) && !r->double_buffered;
+    r->checks_early = (yes || r->trial != NULL) && r->delay == 0;
 done:
     return result;
 }
@@ -109,6 +111,8 @@ void replica_close(replica **r)
     if (*r != NULL) {
         if ((*r)->state != NULL)
             (*r)->kind->close(*r);
+        vector_queue_close(&(*r)->waiting);
+        delay_correction_close(&(*r)->correction);
         memory_free((*r)->trial);
         memory_free(*r);
         *r = NULL;
@@ -129,12 +133,12 @@ status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats)
 {
     const struct gradient_watch watch = {.context = r->c, .between = advance_exchange};
     r->began_ns = r->trial != NULL ? clock_ns() : 0;
-    if (r->overlaps && !r->double_buffered) {
+    if (r->overlaps && r->delay == 0) {
         communicator_begin(r->c, r->gradient, r->count);
         r->exchange_begun = true;
     }
     return worker_gradient_watched(r->worker, r->parameters, batch, r->gradient,
-                                   r->exchange_begun && !r->double_buffered ? &watch : NULL, stats);
+                                   r->exchange_begun && r->delay == 0 ? &watch : NULL, stats);
 }
 
 status replica_gradients(replica *r, uint64_t first, unsigned batches, struct step_stats *stats)
@@ -188,6 +192,8 @@ status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
     else if (r->trial != NULL)
         notes[VOTE] = autotune_votes(r->trial) ? autotune_vote(r->trial) : 0;
     TRY(r->kind->exchange(r, notes));
+    if (r->delay > 0)
+        vector_queue_push(&r->waiting, r->sent);
     r->checks_early = r->checks_early && !checks;
     if (checks && notes[VOTE] == 0)
         turn_overlap_off(r);
@@ -202,6 +208,13 @@ status replica_apply(replica *r, double lr, bool *finite)
     return r->kind->apply(r, lr, finite);
 }
 
+void replica_take(replica *r)
+{
+    r->taken++;
+    if (r->delay > 0)
+        vector_queue_pop(&r->waiting);
+}
+
 status replica_collect(replica *r)
 {
     return r->kind->collect != NULL ? r->kind->collect(r) : OK;
@@ -209,11 +222,23 @@ status replica_collect(replica *r)
 
 status replica_view(replica *r, struct replica_view *out)
 {
-    return r->kind->view(r, out);
+    status result = OK;
+    TRY(r->kind->view(r, out));
+    out->vector_count = 0;
+    for (unsigned i = 0; i < r->waiting.count; i++)
+        out->vectors[out->vector_count++] = r->waiting.at[i];
+    out->waiting = out->vector_count;
+    for (unsigned i = 0; i < r->correction.updates.count; i++)
+        out->vectors[out->vector_count++] = r->correction.updates.at[i];
+done:
+    return result;
 }
 
 status replica_set(replica *r, const struct replica_view *from, uint64_t updates)
 {
+    for (size_t i = 0; i < from->vector_count; i++)
+        vector_queue_push(i < from->waiting ? &r->waiting : &r->correction.updates,
+                          from->vectors[i]);
     return r->kind->set(r, from, updates);
 }
 
@@ -253,8 +278,7 @@ struct replica_host {
     optimizer *optimizer;
     compression *compression; /* NULL: none */
     float *parameters[2];     /* [current], and the target of the next update */
-    float *sent;              /* gradient to exchange and apply: the communicator's buffer */
-    float *computed;          /* double_buffering: target of the backward pass; else NULL */
+    float *computed;          /* key delay: target of the backward pass; else NULL */
     unsigned current;
     float *sum;       /* NULL: an update has one gradient */
     bool keeps_state; /* local_momentum=keep */
@@ -314,20 +338,19 @@ static status host_open(replica *r, const options *o)
         TRY(memory_new(&h->parameters[i], r->count, sizeof(float), "parameters"));
     TRY(worker_initial_parameters(r->worker, h->parameters[0], r->count));
     r->parameters = h->parameters[0];
-    h->sent = communicator_buffer(r->c);
-    if (r->double_buffered)
+    r->sent = communicator_buffer(r->c);
+    if (r->delay > 0)
         TRY(memory_new(&h->computed, r->count, sizeof(float), "the gradient"));
-    r->gradient = r->double_buffered ? h->computed : h->sent;
+    r->gradient = r->delay > 0 ? h->computed : r->sent;
 done:
     return result;
 }
 
 static void host_send(replica *r)
 {
-    const struct replica_host *h = r->state;
-    memcpy(h->sent, h->computed, r->count * sizeof(float));
+    memcpy(r->sent, r->gradient, r->count * sizeof(float));
     if (r->overlaps) {
-        communicator_begin(r->c, h->sent, r->count);
+        communicator_begin(r->c, r->sent, r->count);
         communicator_advance(r->c, 0);
         r->exchange_begun = true;
     }
@@ -341,13 +364,13 @@ static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
     const size_t bytes = COMMUNICATOR_NOTES * sizeof *notes;
     r->hidden_ns = 0;
     if (h->compression != NULL)
-        return compression_mean(h->compression, r->c, h->sent, notes);
-    memcpy(h->sent + r->count, notes, bytes);
+        return compression_mean(h->compression, r->c, r->sent, notes);
+    memcpy(r->sent + r->count, notes, bytes);
     if (r->exchange_begun)
         TRY(communicator_finish(r->c, COMMUNICATOR_NOTES, &r->hidden_ns));
     else
-        TRY(communicator_allreduce_mean(r->c, h->sent, r->count + COMMUNICATOR_NOTES));
-    memcpy(notes, h->sent + r->count, bytes);
+        TRY(communicator_allreduce_mean(r->c, r->sent, r->count + COMMUNICATOR_NOTES));
+    memcpy(notes, r->sent + r->count, bytes);
 done:
     r->exchange_begun = false;
     return result;
@@ -358,11 +381,13 @@ static status host_apply(replica *r, double lr, bool *finite)
 {
     struct replica_host *h = r->state;
     struct optimizer_pass pass;
+    const float *mean = r->delay > 0 ? r->waiting.at[0] : r->sent;
     float *next = h->parameters[1 - h->current];
     optimizer_set_epoch(h->optimizer, r->epoch);
-    optimizer_apply(h->optimizer, r->parameters, h->sent, 1.0, lr, NULL, next, &pass);
+    optimizer_apply(h->optimizer, r->parameters, mean, 1.0, lr, NULL, next, &pass);
     *finite = pass.finite;
     if (pass.finite) {
+        delay_correction_apply(&r->correction, r->parameters, next);
         h->current = 1 - h->current;
         r->parameters = next;
     }
@@ -374,8 +399,7 @@ static status host_view(replica *r, struct replica_view *out)
     const struct replica_host *h = r->state;
     *out = (struct replica_view){.parameters = r->parameters,
                                  .optimizer_state = optimizer_state(h->optimizer),
-                                 .optimizer_state_count = optimizer_state_count(h->optimizer),
-                                 .waiting = r->double_buffered ? h->sent : NULL};
+                                 .optimizer_state_count = optimizer_state_count(h->optimizer)};
     return OK;
 }
 
@@ -386,8 +410,6 @@ static status host_set(replica *r, const struct replica_view *from, uint64_t upd
     if (from->optimizer_state != NULL)
         optimizer_set_state(h->optimizer, from->optimizer_state);
     optimizer_set_updates(h->optimizer, updates);
-    if (from->waiting != NULL)
-        memcpy(h->sent, from->waiting, r->count * sizeof(float));
     return OK;
 }
 

@@ -16,6 +16,7 @@
 
 #include "results/records.h"
 #include "sync/local_sgd.h"
+#include "sync/delay_correction.h"
 #include "sync/communicator/communicator.h"
 #include "sync/communicator/overlap_autotune.h"
 #include "worker/worker.h"
@@ -26,9 +27,10 @@ typedef struct replica replica;
 struct replica_view {
     const float *parameters, *optimizer_state;
     size_t optimizer_state_count;
-    /* double_buffering: the gradient exchanged last, a mean over ranks, for the next replica_apply;
-     * else NULL. */
-    const float *waiting;
+    /* Key delay: first the mean gradients that wait for their update, oldest first; then the
+     * updates that delay_correction keeps. */
+    const float *vectors[2 * DELAY_MOST];
+    size_t waiting, vector_count;
 };
 
 struct replica_kind {
@@ -38,12 +40,12 @@ struct replica_kind {
     void (*close)(replica *r);
     /* replica_gradients. NULL: the rank's worker computes one gradient after the other. */
     status (*gradients)(replica *r, uint64_t first, unsigned batches, struct step_stats *stats);
-    void (*send)(replica *r); /* NULL: no double_buffering */
+    void (*send)(replica *r); /* NULL: no delay */
     status (*exchange)(replica *r, float notes[COMMUNICATOR_NOTES]);
     status (*apply)(replica *r, double lr, bool *finite);
     status (*view)(replica *r, struct replica_view *out);
-    /* Sets parameters, optimizer state (as many floats as view gives) and, if it is given, the
-     * gradient that waits, after `updates` updates. */
+    /* Sets parameters and optimizer state (as many floats as view gives), after `updates` updates.
+     */
     status (*set)(replica *r, const struct replica_view *from, uint64_t updates);
     /* This rank's own state (rank_state.h). NULL: none. */
     size_t (*own_count)(const replica *r);
@@ -56,8 +58,8 @@ struct replica_kind {
     void (*accumulate)(replica *r, unsigned index, unsigned count);
     status (*average)(replica *r, enum local_sgd_momentum momentum,
                       float notes[COMMUNICATOR_NOTES]);
-    /* Rows of the last update for all ranks of this process, without update_version. NULL: one
-     * rank, whose row the trainer makes. */
+    /* Rows of the last update for all ranks of this process, without update_version and staleness.
+     * NULL: one rank, whose row the trainer makes. */
     void (*rows)(const replica *r, struct step_record *out);
 };
 extern const struct replica_kind replica_host, replica_shared, replica_device;
@@ -70,10 +72,15 @@ struct replica {
     /* Only for worker_gradient and worker_evaluate: they may be device addresses. */
     float *parameters, *gradient;
     double epoch; /* position of training, for optimizer_set_epoch */
-    /* Key double_buffering: the gradient passed to replica_send is exchanged and applied while the
-     * next one is computed. */
-    bool double_buffered;
-    bool overlaps;       /* exchanges begin during the backward pass, from this step on */
+    /* Key delay: updates between a gradient's computation and its own update. If it is not 0, the
+     * gradient passed to replica_send is exchanged while the next one is computed. Its mean then
+     * waits here. */
+    unsigned delay;
+    struct vector_queue waiting;
+    struct delay_correction correction;
+    float *sent;    /* replica_host: the gradient to exchange; without a delay it is `gradient` */
+    uint64_t taken; /* calls of replica_take */
+    bool overlaps;  /* exchanges begin during the backward pass, from this step on */
     bool checks_early;   /* it is not known yet whether any part is final early */
     bool exchange_begun; /* by communicator_begin, in this step */
     bool sends_whole; /* no overlap: gradients are compressed or sums of batches, or SyncBatchNorm
@@ -89,15 +96,15 @@ struct replica {
 
 /* Opens the kind that the settings, the worker and the communicator require, at the initial
  * parameters. `w` and `c` are borrowed. Reads keys optimizer, momentum, weight_decay, overlap,
- * double_buffering. ERROR_USAGE: settings that exclude each other. */
+ * delay, delay_correction. ERROR_USAGE: settings that exclude each other. */
 status replica_open(replica **out, const options *o, worker *w, communicator *c) MUST_CHECK;
 /* Opens a given kind. */
 status replica_open_kind(replica **out, const struct replica_kind *kind, const options *o,
                          worker *w, communicator *c) MUST_CHECK;
 void replica_close(replica **r);
 
-/* double_buffering: hands the gradient computed last to replica_exchange and replica_apply. The
- * next gradient may be computed from now on. */
+/* Key delay: hands the gradient computed last to replica_exchange. The next gradient may be
+ * computed from now on. */
 void replica_send(replica *r);
 /* Computes the gradient of batch `batch` at the current parameters. With overlap, parts of it are
  * under way on return, also after an error: replica_exchange must follow. stats->watch_ns is the
@@ -107,10 +114,14 @@ status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats) MU
  * *stats are sums; the loss is a mean. */
 status replica_gradients(replica *r, uint64_t first, unsigned batches,
                          struct step_stats *stats) MUST_CHECK;
-/* Gradient and notes ← their means over all ranks. The replica itself uses the last note. */
+/* Gradient and notes ← their means over all ranks. With a delay the mean is then the youngest of
+ * r->waiting. The replica itself uses the last note. */
 status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES]) MUST_CHECK;
-/* θ ← update(θ, gradient). If the gradient is not finite, *finite ← false and θ stays unchanged. */
+/* θ ← update(θ, g): g is the gradient exchanged last, or with a delay the oldest of r->waiting. If
+ * g is not finite, *finite ← false and θ stays unchanged. */
 status replica_apply(replica *r, double lr, bool *finite) MUST_CHECK;
+/* That gradient was applied or skipped: drops it from r->waiting. */
+void replica_take(replica *r);
 status replica_collect(replica *r) MUST_CHECK;
 status replica_view(replica *r, struct replica_view *out) MUST_CHECK;
 /* Sets the state of a checkpoint; call it before the first update. */

@@ -9,31 +9,44 @@
 
 struct start_message {        /* from rank 0 */
     struct training_state at; /* its pointers are invalid on other ranks */
-    size_t states;            /* floats of optimizer state that follow the parameters */
-    size_t waiting;           /* floats of a gradient that follow these */
+    size_t states;            /* floats of optimizer state that follow the parameters; at.vectors
+                                 follow these */
 };
+
+static size_t floats_of(const replica *r, const struct start_message *b)
+{
+    return (1 + b->at.vector_count) * r->count + b->states;
+}
 
 /* Allocates the message's vectors; on rank 0 fills them. */
 static status prepare(replica *r, const struct replica_view *from, const struct start_message *b,
                       float **out)
 {
     status result = OK;
-    TRY(memory_new(out, r->count + b->states + b->waiting, sizeof(float), "rank 0's parameters"));
+    TRY(memory_new(out, floats_of(r, b), sizeof(float), "rank 0's parameters"));
     if (r->c->rank == 0) {
         memcpy(*out, from->parameters, r->count * sizeof(float));
         if (b->states > 0)
             memcpy(*out + r->count, from->optimizer_state, b->states * sizeof(float));
-        if (b->waiting > 0)
-            memcpy(*out + r->count + b->states, from->waiting, b->waiting * sizeof(float));
+        for (size_t i = 0; i < b->at.vector_count; i++)
+            memcpy(*out + (i + 1) * r->count + b->states, from->vectors[i],
+                   r->count * sizeof(float));
     }
 done:
     return result;
 }
 
 /* Checkpoints of older versions lack the ranks' own states. */
-static status check_complete(const struct rank_state *k, const struct start_message *b)
+static status check_complete(const replica *r, const struct rank_state *k,
+                             const struct start_message *b)
 {
     status result = OK;
+    const size_t waiting = b->at.waiting, kept = b->at.vector_count - waiting;
+    if (waiting > r->delay || waiting > b->at.vector_count || kept > r->delay)
+        FAIL(ERROR_DATA,
+             "resume: the checkpoint is damaged: %zu gradients wait and %zu updates are kept, with "
+             "delay=%u",
+             waiting, kept, r->delay);
     if (b->at.rank_count != k->each)
         FAIL(ERROR_USAGE,
              "resume: the checkpoint has %zu floats of each rank's own state, %zu are needed: an "
@@ -44,9 +57,17 @@ done:
     return result;
 }
 
+static void view_of(const struct training_state *start, struct replica_view *out)
+{
+    out->parameters = start->parameters;
+    out->optimizer_state = start->optimizer_state;
+    for (size_t i = 0; i < start->vector_count && i < COUNT_OF(out->vectors); i++)
+        out->vectors[i] = start->vectors[i];
+}
+
 status replica_check_begin(communicator *c, replica *r, struct rank_state *kept,
                            const struct training_state *start, struct training_state *at,
-                           float losses[2])
+                           struct waiting_note *waiting)
 {
     status result = OK;
     struct start_message b = {0};
@@ -58,31 +79,30 @@ status replica_check_begin(communicator *c, replica *r, struct rank_state *kept,
     TRY(replica_view(r, &view));
     if (start != NULL) {
         REQUIRE(c->rank == 0 && start->optimizer_state_count == view.optimizer_state_count);
-        b = (struct start_message){.at = *start,
-                                   .states = start->optimizer_state_count,
-                                   .waiting = start->waiting != NULL ? r->count : 0};
-        view.parameters = start->parameters;
-        view.optimizer_state = start->optimizer_state;
-        view.waiting = start->waiting;
+        b = (struct start_message){.at = *start, .states = start->optimizer_state_count};
+        if (start->updates == 0) /* starts anew: nothing waits */
+            b.at.waiting = b.at.vector_count = 0;
+        view_of(start, &view);
     }
     TRY(communicator_broadcast(c, &b, sizeof b, 0));
     const bool resumes = b.at.updates > 0;
     if (resumes)
-        TRY(check_complete(kept, &b));
+        TRY(check_complete(r, kept, &b));
     TRY(prepare(r, &view, &b, &all));
-    TRY(communicator_broadcast(c, all, (r->count + b.states + b.waiting) * sizeof(float), 0));
+    TRY(communicator_broadcast(c, all, floats_of(r, &b) * sizeof(float), 0));
     view.parameters = all;
     view.optimizer_state = b.states > 0 ? all + r->count : NULL;
     view.optimizer_state_count = b.states;
-    view.waiting = b.waiting > 0 ? all + r->count + b.states : NULL;
+    view.waiting = b.at.waiting;
+    view.vector_count = b.at.vector_count;
+    for (size_t i = 0; i < view.vector_count; i++)
+        view.vectors[i] = all + (i + 1) * r->count + b.states;
     TRY(replica_set(r, &view, b.at.updates));
     if (resumes)
-        TRY(rank_state_scatter(kept, r, start != NULL ? start->ranks : NULL, losses));
-    if (b.waiting > 0)
-        TRY(replica_view(r, &view));
+        TRY(rank_state_scatter(kept, r, start != NULL ? start->ranks : NULL, waiting));
     *at = b.at;
     at->parameters = at->optimizer_state = at->ranks = NULL;
-    at->waiting = b.waiting > 0 ? view.waiting : NULL;
+    at->vectors = NULL;
 done:
     memory_free(all);
     return result;

@@ -12,12 +12,12 @@
 
 /* Copies rank 0's parameters and optimizer state to all ranks. If rank 0 has a checkpoint (`start`;
  * NULL: training begins at update 0; NULL on other ranks), that state is used, and each rank gets
- * its own state from it. `losses` as in rank_state.h. *at ← the position of training, the same on
- * all ranks; its only vector is at->waiting, the gradient that waits (borrowed from the replica).
+ * its own state from it. `waiting` as in rank_state.h. *at ← the position of training, the same on
+ * all ranks, without vectors; at->waiting of the notes are set.
  * ERROR_USAGE: the checkpoint lacks state that this run needs. */
 status replica_check_begin(communicator *c, replica *r, struct rank_state *kept,
                            const struct training_state *start, struct training_state *at,
-                           float losses[2]) MUST_CHECK;
+                           struct waiting_note *waiting) MUST_CHECK;
 
 /* digest ← SHA-256 of this rank's parameters, as hexadecimal text. ERROR_OTHER, on all ranks: a
  * rank has other parameters than rank 0; the message names it, its host and the number of updates.

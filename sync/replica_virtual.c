@@ -12,11 +12,15 @@ struct own {
     float *parameters, *gradient;
 };
 
-struct timing { /* of one rank, in ns on the virtual clock */
+struct timing { /* of one rank's gradient, in ns on the virtual clock */
     float loss;
-    uint64_t compute_ns; /* for its last gradient */
-    uint64_t since_ns;   /* computing since the last barrier */
-    uint64_t waited_ns;  /* at the last barrier and in the allreduce after it */
+    uint64_t compute_ns;
+    uint64_t waited_ns; /* at the barrier and in the allreduce after it */
+};
+
+struct position { /* of one rank, in ns after virtual_ranks.now_ns, the end of the last allreduce */
+    uint64_t computed_ns; /* its last gradient */
+    uint64_t sent_ns;     /* the gradient that is under way */
 };
 
 struct virtual
@@ -30,8 +34,18 @@ struct virtual
     unsigned window;
     struct gradient_job *jobs; /* [window] */
     float *gradients;          /* [window][count] */
-    struct timing *timing;     /* [ranks] */
+    /* Gradient number i of a rank is at index i mod (delay + 1). */
+    uint64_t computed, exchanged; /* gradients of each rank */
+    struct timing *timing;        /* [delay + 1][ranks] */
+    struct position *positions;   /* [ranks] */
 };
+
+/* [ranks], of gradient number `number` of each rank. */
+static struct timing *timing_of(const replica *r, uint64_t number)
+{
+    const struct virtual *v = r->virtual;
+    return v->timing + number % (r->delay + 1) * v->ranks->count;
+}
 
 static void virtual_close(replica *r)
 {
@@ -48,6 +62,7 @@ static void virtual_close(replica *r)
     memory_free(v->jobs);
     memory_free(v->gradients);
     memory_free(v->timing);
+    memory_free(v->positions);
     memory_free(v);
     r->virtual = NULL;
     replica_host.close(r);
@@ -72,7 +87,9 @@ static status open_ranks(struct virtual *v, const replica *r, const options *o)
 {
     status result = OK;
     v->window = 2 * gradient_pool_threads(v->ranks->pool) + 1;
-    TRY(memory_new(&v->timing, v->ranks->count, sizeof *v->timing, "times of virtual ranks"));
+    TRY(memory_new(&v->timing, (r->delay + 1) * (size_t)v->ranks->count, sizeof *v->timing,
+                   "times of virtual ranks"));
+    TRY(memory_new(&v->positions, v->ranks->count, sizeof *v->positions, "times of virtual ranks"));
     TRY(memory_new(&v->jobs, v->window, sizeof *v->jobs, "gradients of virtual ranks"));
     TRY(memory_new(&v->gradients, v->window * r->count, sizeof(float),
                    "gradients of virtual ranks"));
@@ -142,14 +159,15 @@ static void accumulate(replica *r, uint64_t item, unsigned batches, const float 
     add(r->count, r->gradient, gradient, item < batches);
 }
 
-static void add_compute_time(struct virtual *v, uint64_t first, unsigned batches)
+static void add_compute_time(struct virtual *v, struct timing *timing, uint64_t first,
+                             unsigned batches)
 {
     for (unsigned rank = 0; rank < v->ranks->count; rank++) {
-        struct timing *t = &v->timing[rank];
+        struct timing *t = &timing[rank];
         t->compute_ns = t->waited_ns = 0;
         for (unsigned i = 0; i < batches; i++)
             t->compute_ns += cluster_step_ns(&v->ranks->cluster, rank, first + i);
-        t->since_ns += t->compute_ns;
+        v->positions[rank].computed_ns += t->compute_ns;
     }
 }
 
@@ -160,6 +178,7 @@ static status virtual_gradients(replica *r, uint64_t first, unsigned batches,
     status result = OK;
     struct virtual *v = r->virtual;
     const uint64_t items = (uint64_t)v->ranks->count * batches, ahead = v->window - 1;
+    struct timing *timing = timing_of(r, v->computed++);
     float loss = 0;
     if (r->local_update && !v->differ)
         separate_ranks(r);
@@ -172,11 +191,11 @@ static status virtual_gradients(replica *r, uint64_t first, unsigned batches,
         TRY(gradient_pool_finish(v->ranks->pool, job));
         if (!v->differ)
             accumulate(r, item, batches, job->gradient);
-        struct timing *t = &v->timing[item / batches];
+        struct timing *t = &timing[item / batches];
         t->loss = (item % batches == 0 ? 0 : t->loss) + job->stats.loss / (float)batches;
         loss += job->stats.loss / (float)batches;
     }
-    add_compute_time(v, first, batches);
+    add_compute_time(v, timing, first, batches);
     *stats = (struct step_stats){.loss = loss / (float)v->ranks->count};
 done:
     return result;
@@ -184,28 +203,42 @@ done:
 
 /* ---- exchange and update -------------------------------------------------------------------- */
 
-/* Advances the clock: all ranks wait for the slowest, then for the allreduce of `vectors` vectors.
- */
+/* With a delay: the exchange of the gradient computed last begins, and the next gradient is
+ * computed meanwhile. */
+static void virtual_send(replica *r)
+{
+    const struct virtual *v = r->virtual;
+    replica_host.send(r);
+    for (struct position *p = v->positions; p < v->positions + v->ranks->count; p++)
+        p->sent_ns = p->computed_ns;
+}
+
+/* Advances the clock to the end of the allreduce of `vectors` vectors, which begins when the
+ * slowest rank has sent. Ranks that have computed more by then do not wait. */
 static void add_exchange_time(replica *r, size_t vectors)
 {
-    struct virtual_ranks *ranks = r->virtual->ranks;
-    struct timing *timing = r->virtual->timing;
-    const uint64_t exchange =
-        vectors * cluster_allreduce_ns(&ranks->cluster, ranks->count, r->count * sizeof(float));
-    uint64_t slowest = 0;
-    for (unsigned rank = 0; rank < ranks->count; rank++)
-        slowest = timing[rank].since_ns > slowest ? timing[rank].since_ns : slowest;
+    struct virtual *v = r->virtual;
+    struct virtual_ranks *ranks = v->ranks;
+    struct timing *timing = timing_of(r, v->exchanged++);
+    uint64_t ends = 0;
     for (unsigned rank = 0; rank < ranks->count; rank++) {
-        timing[rank].waited_ns = slowest - timing[rank].since_ns + exchange;
-        timing[rank].since_ns = 0;
+        struct position *p = &v->positions[rank];
+        p->sent_ns = r->delay > 0 ? p->sent_ns : p->computed_ns;
+        ends = p->sent_ns > ends ? p->sent_ns : ends;
     }
-    ranks->now_ns += slowest + exchange;
+    ends += vectors * cluster_allreduce_ns(&ranks->cluster, ranks->count, r->count * sizeof(float));
+    for (unsigned rank = 0; rank < ranks->count; rank++) {
+        struct position *p = &v->positions[rank];
+        timing[rank].waited_ns = p->computed_ns < ends ? ends - p->computed_ns : 0;
+        p->computed_ns = p->computed_ns < ends ? 0 : p->computed_ns - ends;
+    }
+    ranks->now_ns += ends;
 }
 
 /* The notes already are those of all ranks. */
 static status virtual_exchange(replica *r, float notes[COMMUNICATOR_NOTES] UNUSED)
 {
-    vector_multiply(r->count, 1.0f / (float)r->virtual->ranks->count, r->gradient, r->gradient);
+    vector_multiply(r->count, 1.0f / (float)r->virtual->ranks->count, r->sent, r->sent);
     add_exchange_time(r, 1);
     return OK;
 }
@@ -279,17 +312,18 @@ static status virtual_view(replica *r, struct replica_view *out)
 static void virtual_rows(const replica *r, struct step_record *out)
 {
     const struct virtual *v = r->virtual;
+    const struct timing *timing = timing_of(r, r->taken > 0 ? r->taken - 1 : 0);
     for (unsigned rank = 0; rank < v->ranks->count; rank++) {
-        const struct timing *t = &v->timing[rank];
-        out[rank] =
-            (struct step_record){.worker = rank,
-                                 .loss = t->loss,
-                                 .compute_us = (double)t->compute_ns * 1e-3,
-                                 .exchange_us = (double)t->waited_ns * 1e-3,
-                                 .data_us = NOT_MEASURED,
-                                 .forward_us = NOT_MEASURED,
-                                 .backward_us = NOT_MEASURED,
-                                 .at_seconds = (double)(v->ranks->now_ns + t->since_ns) * 1e-9};
+        const struct timing *t = &timing[rank];
+        out[rank] = (struct step_record){
+            .worker = rank,
+            .loss = t->loss,
+            .compute_us = (double)t->compute_ns * 1e-3,
+            .exchange_us = (double)t->waited_ns * 1e-3,
+            .data_us = NOT_MEASURED,
+            .forward_us = NOT_MEASURED,
+            .backward_us = NOT_MEASURED,
+            .at_seconds = (double)(v->ranks->now_ns + v->positions[rank].computed_ns) * 1e-9};
     }
 }
 
@@ -297,6 +331,7 @@ static const struct replica_kind replica_virtual = {
     .name = "virtual",
     .close = virtual_close,
     .gradients = virtual_gradients,
+    .send = virtual_send,
     .exchange = virtual_exchange,
     .apply = virtual_apply,
     .average = virtual_average,

@@ -8,8 +8,8 @@
  * number of ranks. With local_steps each rank has its own parameters, gradient and optimizer state.
  *
  * Time is that of a barrier and an allreduce (worker/pace/cluster.h): an exchange ends when the
- * slowest rank has computed and the allreduce is complete. Evaluations and checkpoints take no
- * time.
+ * slowest rank has computed and the allreduce is complete. With a delay the ranks compute their
+ * next gradient meanwhile. Evaluations and checkpoints take no time.
  *
  * One thread.
  */

@@ -189,8 +189,10 @@ static void keep_rows(struct sync_metrics *r, const struct sync_metrics_state *s
         rows[0].worker = r->c->rank;
         rows[0].at_seconds = sync_metrics_seconds(r);
     }
-    for (unsigned i = 0; i < r->here; i++)
+    for (unsigned i = 0; i < r->here; i++) {
         rows[i].update_version = s->updates;
+        rows[i].staleness = row->staleness;
+    }
 }
 
 /* Records rows in the order of updates, and within an update in rank order. */

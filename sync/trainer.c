@@ -8,7 +8,7 @@
  *
  *   what ranks decide together   failure, stop, skipped updates, equal parameters
  *   the gradient and the update  of one rank
- *   the three kinds of step      plain, double buffering, local SGD
+ *   the three kinds of step      plain, delayed, local SGD
  *   checkpoints                  what one holds, and how training resumes from it
  *   the run                      open, loop, outcome
  *
@@ -20,6 +20,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "sync/delay_rate.h"
+#include "sync/pending.h"
 #include "sync/replica_check.h"
 #include "sync/run_metrics.h"
 #include "sync/sync_batch_norm.h"
@@ -32,25 +34,13 @@
 /* More skipped updates in a row than this end the run. */
 enum { SKIPPED_MOST = 10 };
 
-/* Means over ranks that travel behind the gradient, so that they need no message of their own. */
-enum trainer_note { NOTE_LOSS, NOTE_FAILED, NOTE_STOP };
-
-/* One rank's mean gradient over some batches, until its update is made. */
-struct pending {
-    unsigned batches; /* 0: there is none */
-    bool exchanged;   /* the replica's gradient and the notes are means over ranks */
-    status own;       /* of this rank's computation */
-    uint64_t version; /* updates applied when it was computed */
-    float notes[COMMUNICATOR_NOTES];
-    struct step_stats stats;
-};
-
 struct trainer {
     const struct sync_trainer_options *o;
     communicator *c;
     uint64_t update_samples; /* one batch of every rank */
     struct training_length length;
     struct schedule schedule;
+    struct delay_rate delay_rate;
     struct sync_batch_norm joint;
     replica *replica;
     struct local_sgd local;
@@ -62,8 +52,9 @@ struct trainer {
     double sent_before; /* bytes, by the runs that this one resumes */
     bool may_skip, stopped;
     uint64_t verify_every, verified; /* updates; those at the last comparison */
-    struct pending waiting;          /* double_buffering: its update is made in the next step */
+    struct pending_queue waiting;
     struct rank_state rank_state;
+    struct replica_view view; /* of the checkpoint being written */
     struct sync_metrics report;
 };
 
@@ -135,17 +126,23 @@ done:
 
 /* ---- the gradient and the update ------------------------------------------------------------ */
 
-/* Batches of each rank that are left, at most `wanted`. */
+/* Samples that have a gradient. */
+static uint64_t samples_computed(const struct trainer *t)
+{
+    return t->samples + t->waiting.batches * t->update_samples;
+}
+
+/* Batches of each rank without a gradient, at most `wanted`. */
 static unsigned batches_left(const struct trainer *t, unsigned wanted)
 {
-    return local_sgd_batches_left(t->length.total_samples - t->samples, t->update_samples, wanted);
+    return local_sgd_batches_left(t->length.total_samples - samples_computed(t), t->update_samples,
+                                  wanted);
 }
 
 /* Whether there are samples without a gradient. */
 static bool wants_more(const struct trainer *t)
 {
-    return t->samples + t->waiting.batches * t->update_samples < t->length.total_samples &&
-           !t->stopped;
+    return samples_computed(t) < t->length.total_samples && !t->stopped;
 }
 
 /* This rank's mean gradient over its next batches. */
@@ -156,12 +153,11 @@ static status gradient(struct trainer *t, unsigned batches, struct step_stats *s
     return replica_gradients(t->replica, first, batches, stats);
 }
 
-/* The gradient of the next update. If it fails, this rank still calls the exchange, which
- * tells the others. With SyncBatchNorm, fail now: the peers block in batch norm and never reach the
- * exchange. */
+/* The next gradient. If it fails, this rank still calls the exchange, which tells the others. With
+ * SyncBatchNorm, fail now: the peers block in batch norm and never reach the exchange. */
 static status compute(struct trainer *t, struct pending *m)
 {
-    const unsigned batches = batches_left(t, schedule_growth(&t->schedule, t->samples));
+    const unsigned batches = batches_left(t, schedule_growth(&t->schedule, samples_computed(t)));
     *m = (struct pending){.batches = batches, .version = t->updates};
     m->own = gradient(t, batches, &m->stats);
     fill_notes(t, m);
@@ -174,7 +170,9 @@ static status update(struct trainer *t, unsigned batches, bool *finite)
 {
     const uint64_t after = t->samples + batches * t->update_samples;
     t->replica->epoch = schedule_epoch(&t->schedule, t->samples, after);
-    return replica_apply(t->replica, schedule_rate(&t->schedule, t->samples, after), finite);
+    const double rate = schedule_rate(&t->schedule, t->samples, after);
+    return replica_apply(t->replica, rate * delay_rate_factor(&t->delay_rate, t->updates + 1),
+                         finite);
 }
 
 static status complete(void *context, struct training_state *out);
@@ -209,27 +207,37 @@ static void count_update(struct trainer *t, const struct pending *m, uint64_t st
     t->skipped_last = 0;
 }
 
-/* Exchanges, applies and reports one update. `spent_ns`: time of this exchange that was spent
- * between operators of the computation. */
-static status exchange_and_apply(struct trainer *t, struct pending *m, uint64_t spent_ns)
+/* `spent_ns`: time of this exchange that was spent between operators of a computation. */
+static status exchange(struct trainer *t, struct pending *m, uint64_t spent_ns)
 {
     status result = OK;
     const uint64_t began = clock_ns();
-    if (!m->exchanged)
-        TRY(replica_exchange(t->replica, m->notes));
-    const uint64_t exchanged = clock_ns();
+    TRY(replica_exchange(t->replica, m->notes));
+    m->exchanged = true;
+    m->exchange_ns = clock_ns() - began + spent_ns;
+    m->hidden_ns = t->replica->hidden_ns;
     TRY(check_notes(t, m));
+done:
+    return result;
+}
+
+/* Makes and reports the update of an exchanged gradient, the replica's oldest. */
+static status apply(struct trainer *t, const struct pending *m)
+{
+    status result = OK;
+    const uint64_t began = clock_ns();
     const double loss = m->notes[NOTE_LOSS];
     bool finite = isfinite(loss);
     if (finite)
         TRY(update(t, m->batches, &finite));
+    replica_take(t->replica);
     if (!finite)
         return skip(t, m->batches, isfinite(loss) ? "mean gradient, or its square," : "loss");
 
-    const uint64_t apply_ns = clock_ns() - exchanged, waited_ns = t->replica->waited_ns;
-    struct step_record row = sync_metrics_row_of(
-        &m->stats, exchanged - began + spent_ns + waited_ns, apply_ns - waited_ns);
-    row.hidden_us = m->exchanged ? 0 : (double)t->replica->hidden_ns * 1e-3;
+    const uint64_t apply_ns = clock_ns() - began, waited_ns = t->replica->waited_ns;
+    struct step_record row =
+        sync_metrics_row_of(&m->stats, m->exchange_ns + waited_ns, apply_ns - waited_ns);
+    row.hidden_us = (double)m->hidden_ns * 1e-3;
     row.staleness = t->updates - m->version;
     count_update(t, m, row.staleness);
     TRY(report_update(t, &row, loss));
@@ -244,25 +252,33 @@ static status plain_step(struct trainer *t)
     status result = OK;
     struct pending m;
     TRY(compute(t, &m));
-    TRY(exchange_and_apply(t, &m, m.stats.watch_ns));
+    TRY(exchange(t, &m, m.stats.watch_ns));
+    TRY(apply(t, &m));
 done:
     return result;
 }
 
-/* Key double_buffering (ChainerMN: Akiba, Fukuda & Suzuki 2017): the gradient of the step before
- * travels while the next one is computed. Its update is made after that, one update late. The last
- * step computes nothing. */
-static status double_buffering_step(struct trainer *t)
+/* Key delay: gradient n is computed at the parameters after n − d updates, and update n applies it.
+ * The first d steps compute a gradient and make no update; the last d steps make an update and
+ * compute nothing. The gradient of the step before travels while the next one is computed (double
+ * buffering; ChainerMN: Akiba, Fukuda & Suzuki 2017). */
+static status delayed_step(struct trainer *t)
 {
     status result = OK;
-    struct pending now = t->waiting, next = {0};
-    if (now.batches > 0 && !now.exchanged)
+    struct pending next = {0}, *sent = pending_not_exchanged(&t->waiting), oldest;
+    const bool computes = wants_more(t) && (sent == NULL || sent->own == OK);
+    if (sent != NULL)
         replica_send(t->replica);
-    if (wants_more(t) && now.own == OK)
+    if (computes)
         TRY(compute(t, &next));
-    t->waiting = next; /* first: exchange_and_apply() may write a checkpoint */
-    if (now.batches > 0)
-        TRY(exchange_and_apply(t, &now, next.stats.watch_ns));
+    if (sent != NULL)
+        TRY(exchange(t, sent, next.stats.watch_ns));
+    if (computes) /* first: apply() may write a checkpoint */
+        pending_add(&t->waiting, &next);
+    if (t->waiting.count > t->replica->delay || !computes) {
+        pending_take(&t->waiting, &oldest);
+        TRY(apply(t, &oldest));
+    }
 done:
     return result;
 }
@@ -318,9 +334,9 @@ static status next_step(struct trainer *t)
 {
     const unsigned steps = local_sgd_steps(&t->local, &t->schedule, t->samples);
     t->replica->local_update = steps > 1;
-    return t->replica->double_buffered ? double_buffering_step(t)
-           : steps > 1                 ? local_sgd_round(t, batches_left(t, steps))
-                                       : plain_step(t);
+    return t->replica->delay > 0 ? delayed_step(t)
+           : steps > 1           ? local_sgd_round(t, batches_left(t, steps))
+                                 : plain_step(t);
 }
 
 /* ---- checkpoints ---------------------------------------------------------------------------- */
@@ -330,60 +346,56 @@ static double sent_bytes(const struct trainer *t)
     return t->sent_before + communicator_sent_bytes(t->c);
 }
 
-/* Adds to a checkpoint what the replica's view and the report lack. A gradient that waits is
- * exchanged now: its mean is the same on all ranks, and training continues with the same bits. */
+/* Adds to a checkpoint what the replica's view and the report lack. A gradient that is not
+ * exchanged is exchanged now: its mean is the same on all ranks, and training continues with the
+ * same bits. Virtual ranks do not resume, and this exchange would cost them time. */
 static status complete(void *context, struct training_state *out)
 {
     status result = OK;
     struct trainer *t = context;
-    struct pending *m = &t->waiting;
-    struct replica_view view;
-    if (m->batches > 0 && !m->exchanged) {
-        replica_send(t->replica);
-        TRY(replica_exchange(t->replica, m->notes));
-        m->exchanged = true;
-    }
-    if (m->batches > 0) {
-        TRY(check_notes(t, m));
-        TRY(replica_view(t->replica, &view));
-        out->waiting = view.waiting;
-        out->waiting_version = m->version;
-    }
+    struct pending *sent = pending_not_exchanged(&t->waiting);
+    struct waiting_note notes[DELAY_MOST] = {0};
     out->skipped = t->skipped;
     out->skipped_last = t->skipped_last;
+    if (t->o->virtual != NULL)
+        return OK;
+    if (sent != NULL) {
+        replica_send(t->replica);
+        TRY(exchange(t, sent, 0));
+    }
     out->sent_bytes = sent_bytes(t);
-    const float losses[2] = {m->stats.loss, m->notes[NOTE_LOSS]};
-    TRY(rank_state_gather(&t->rank_state, t->replica, losses, out));
+    TRY(replica_view(t->replica, &t->view));
+    out->vectors = t->view.vectors;
+    out->vector_count = t->view.vector_count;
+    out->waiting = t->view.waiting;
+    for (unsigned i = 0; i < t->waiting.count; i++) {
+        const struct pending *m = &t->waiting.at[i];
+        notes[i] = (struct waiting_note){m->stats.loss, m->notes[NOTE_LOSS], (float)m->batches,
+                                         (float)(t->updates - m->version)};
+    }
+    TRY(rank_state_gather(&t->rank_state, t->replica, notes, out));
 done:
     return result;
 }
 
-/* `losses`: of a gradient that waits, this rank's own and the mean. */
-static status resume(struct trainer *t, const struct training_state *begin, const float losses[2])
+/* `waiting`: of the gradients that wait. */
+static void resume(struct trainer *t, const struct training_state *begin,
+                   const struct waiting_note *waiting)
 {
-    status result = OK;
     t->updates = t->verified = begin->updates;
     t->samples = begin->samples;
     t->skipped = begin->skipped;
     t->skipped_last = begin->skipped_last;
     t->sent_before = begin->sent_bytes;
-    t->batches = t->samples / t->update_samples + t->skipped;
-    if (begin->updates == 0 || t->samples >= t->length.total_samples)
-        return OK; /* no gradient waits */
-    if (t->replica->double_buffered && begin->waiting == NULL)
-        FAIL(ERROR_USAGE, "resume: the checkpoint lacks the gradient that waited with "
-                          "double_buffering=yes: an older version wrote it; start anew from its "
-                          "parameters with initial=");
-    if (t->replica->double_buffered) {
-        t->waiting = (struct pending){.batches = 1,
-                                      .exchanged = true,
-                                      .version = begin->waiting_version,
-                                      .notes[NOTE_LOSS] = losses[1],
-                                      .stats.loss = losses[0]};
-        t->batches++;
+    for (size_t i = 0; i < begin->waiting; i++) {
+        const struct pending m = {.batches = (unsigned)waiting[i].batches,
+                                  .exchanged = true,
+                                  .version = t->updates - (uint64_t)waiting[i].age,
+                                  .notes[NOTE_LOSS] = waiting[i].loss,
+                                  .stats.loss = waiting[i].own_loss};
+        pending_add(&t->waiting, &m);
     }
-done:
-    return result;
+    t->batches = samples_computed(t) / t->update_samples + t->skipped;
 }
 
 /* ---- the run -------------------------------------------------------------------------------- */
@@ -395,7 +407,7 @@ static status trainer_open(struct trainer *t, const struct sync_trainer_options 
     const unsigned ranks = sync_trainer_ranks(o);
     uint64_t epoch = worker_epoch_samples(o->worker);
     struct training_state begin;
-    float losses[2] = {0, 0};
+    struct waiting_note waiting[DELAY_MOST] = {0};
 
     t->o = o;
     t->c = o->communicator;
@@ -403,6 +415,7 @@ static status trainer_open(struct trainer *t, const struct sync_trainer_options 
     TRY(sync_trainer_check(o->settings));
     TRY(training_length_of(o->settings, epoch, t->update_samples, &t->length));
     TRY(schedule_open(&t->schedule, o->settings, ranks, t->length.total_samples, epoch));
+    t->delay_rate = delay_rate_of(o->settings);
     t->may_skip = strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;
     t->verify_every = (uint64_t)options_integer(o->settings, "verify_every");
     local_sgd_open(&t->local, o->settings, epoch);
@@ -412,8 +425,8 @@ static status trainer_open(struct trainer *t, const struct sync_trainer_options 
             : replica_open(&t->replica, o->settings, o->worker, t->c));
     const bool keeps = o->start != NULL || options_text(o->settings, "checkpoint")[0] != '\0';
     TRY(rank_state_open(&t->rank_state, t->replica, keeps && t->c->rank == 0));
-    TRY(replica_check_begin(t->c, t->replica, &t->rank_state, o->start, &begin, losses));
-    TRY(resume(t, &begin, losses));
+    TRY(replica_check_begin(t->c, t->replica, &t->rank_state, o->start, &begin, waiting));
+    resume(t, &begin, waiting);
     TRY(sync_metrics_open(&t->report, o, &t->length, &begin));
 done:
     return result;
@@ -431,7 +444,7 @@ static void outcome_of(const struct trainer *t, struct training_outcome *out)
 {
     out->updates = t->updates;
     out->samples_used = t->samples;
-    out->samples_computed = t->samples + (t->skipped + t->waiting.batches) * t->update_samples;
+    out->samples_computed = samples_computed(t) + t->skipped * t->update_samples;
     out->train_seconds = sync_metrics_seconds(&t->report);
     out->sent_bytes = sent_bytes(t);
     out->staleness = t->staleness;
@@ -448,10 +461,10 @@ static void outcome_of_failure(const struct trainer *t, struct training_outcome 
     error_restore(&why);
 }
 
-/* If the run is asked to stop, a gradient that waits goes into the last checkpoint. */
+/* If the run is asked to stop, gradients that wait go into the last checkpoint. */
 static bool goes_on(const struct trainer *t)
 {
-    return wants_more(t) || (t->waiting.batches > 0 && !t->stopped);
+    return wants_more(t) || (t->waiting.count > 0 && !t->stopped);
 }
 
 status sync_trainer_run(const struct sync_trainer_options *o, struct training_outcome *out)

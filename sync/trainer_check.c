@@ -21,12 +21,11 @@ static const struct {
               {SYNC_BATCH_NORM, "batch_norm=synchronised"}};
 
 static const struct {
-    const char *key, *value;
-    unsigned excludes; /* of enum other */
+    const char *key, *value; /* NULL: any value but 0 */
+    unsigned excludes;       /* of enum other */
     const char *because;
 } rules[] = {
-    {"double_buffering", "yes", LOCAL_STEPS | GROWING_BATCHES,
-     "each gradient is exchanged while the next one is computed"},
+    {"delay", NULL, LOCAL_STEPS, "between two averagings ranks apply their own gradients at once"},
     {"overlap", "yes", LOCAL_STEPS | GROWING_BATCHES | COMPRESSION | SYNC_BATCH_NORM,
      "the gradient can be exchanged only when it is complete"},
     {"on_nonfinite", "skip", LOCAL_STEPS, "ranks have to skip the same update together"},
@@ -36,7 +35,9 @@ static const struct {
 
 static bool is_set(const options *o, const char *key, const char *value)
 {
-    return options_declared(o, key) && strcmp(options_text(o, key), value) == 0;
+    if (!options_declared(o, key))
+        return false;
+    return value != NULL ? strcmp(options_text(o, key), value) == 0 : options_integer(o, key) > 0;
 }
 
 static unsigned others_of(const options *o)
@@ -57,7 +58,8 @@ status sync_trainer_check(const options *o)
         for (size_t k = 0; k < COUNT_OF(others); k++)
             if ((chosen & rules[i].excludes & others[k].other) != 0)
                 FAIL(ERROR_USAGE, "%s=%s does not work with %s: %s; remove one of them",
-                     rules[i].key, rules[i].value, others[k].name, rules[i].because);
+                     rules[i].key, options_value(o, rules[i].key), others[k].name,
+                     rules[i].because);
     }
 done:
     return result;

@@ -42,7 +42,25 @@ enum op_kind {
     OP_BATCH_NORM,    /* per channel over batch and positions; weight = γ, bias = β */
     OP_CROSS_ENTROPY, /* softmax of the logits against labels; no output buffer */
     OP_SQUARED_ERROR, /* half the squared distance to the target; no output buffer */
+
+    /* Sequences. A sample is T positions. Tokens are T×1×1 or 1×T×1, one whole number from 0 to
+     * vocabulary − 1 for each position, as float. A hidden state is T×1×C: row-major
+     * [batch][T][C]. All buffers of these operations are row-major. They fuse no activation. */
+    OP_EMBEDDING, /* row of W for each token; W [vocabulary][C]; tokens → T×1×C; backward
+                     has no input gradient */
+    OP_POSITION_EMBEDDING, /* x + W for each sample; W [T][C]; T×1×C → T×1×C */
+    OP_LAYER_NORM,         /* over the C features of each position, LAYER_NORM_EPSILON; weight = γ
+                              [C], bias = β [C] with OP_BIASED; T×1×C → T×1×C */
+    OP_ATTENTION,          /* causal self-attention; T×1×3C → T×1×C, see below */
 };
+
+/* OP_ATTENTION: the 3C features of a position are query, key and value, each C; head h of `heads`
+ * has features h·D … (h + 1)·D − 1 of each, D = C / heads. For each sample, head and position i
+ *   p[j] = softmax over j ≤ i of (q[i] · k[j] / √D),   y[i] = Σ_j p[j] v[j].
+ * Backward computes p again from the input. No buffer holds p for the whole batch. */
+
+/* "a linear layer", for messages. */
+const char *op_name(enum op_kind kind);
 
 enum activation { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_TANH, ACTIVATION_GELU };
 
@@ -55,9 +73,14 @@ enum op_flag {
     /* Batch norm in training: SyncBatchNorm over the workers of call->joint, if it is set. CPU
      * only. */
     OP_JOINT_STATISTICS = 32,
+    /* Linear, cross-entropy: over the last dimension of each position. Linear: T×1×C → T×1×outputs,
+     * the same W [outputs][C] at each position. Cross-entropy: logits T×1×classes, T labels for
+     * each sample. */
+    OP_PER_POSITION = 64,
 };
 
 #define BATCH_NORM_EPSILON 1e-5f
+#define LAYER_NORM_EPSILON 1e-5f
 
 /* All members are 4 bytes wide, so that memcmp compares two descriptions. */
 struct op_description {
@@ -69,7 +92,19 @@ struct op_description {
     struct shape input, output;
     float smoothing;                  /* cross-entropy: ε of op_targets */
     float target_scale, target_shift; /* squared error: target = scale × label + shift */
+    uint32_t vocabulary;              /* embedding: rows of W */
+    uint32_t heads;                   /* attention: a divisor of the width C */
 };
+
+/* Rows that linear or a loss reads in one sample, and features of such a row. */
+static inline uint32_t op_rows(const struct op_description *d)
+{
+    return d->flags & OP_PER_POSITION ? d->input.channels * d->input.height : 1;
+}
+static inline uint32_t op_features(const struct op_description *d)
+{
+    return d->flags & OP_PER_POSITION ? d->input.width : (uint32_t)shape_count(d->input);
+}
 
 static inline bool op_is_loss(enum op_kind kind)
 {
@@ -92,18 +127,19 @@ typedef struct backend backend;
 typedef struct backend_buffer backend_buffer;
 typedef struct backend_op backend_op;
 
-struct op_loss {      /* of the first `valid` samples; readable after `finish` */
-    double sum;       /* of cross-entropies in nats, or of half squared errors */
-    uint32_t correct; /* 0 if the data have no classes */
+struct op_loss { /* of the first `valid` samples; readable after `finish` */
+    double sum;  /* of cross-entropies in nats (over all positions), or of half squared errors */
+    uint32_t correct; /* rows (positions) classified correctly; 0 if the data have no classes */
 };
 
-/* One execution. The gradient of the loss is that of the *mean* over the first `valid` samples. */
+/* One execution. The gradient of the loss is that of the *mean* over the rows (op_rows) of the
+ * first `valid` samples. */
 struct op_call {
     backend_buffer *input[2], *output;
     /* backward only */
     /* Backward may use this buffer as scratch, unless it is also an input_gradient. The gradient of
-     * a sum is also the gradient of one of its inputs (OP_ADD: the first, OP_RESIDUAL: the second),
-     * and that buffer must stay unchanged. */
+     * a sum is also the gradient of one of its inputs (OP_ADD: the first, OP_RESIDUAL: the second,
+     * OP_POSITION_EMBEDDING: its only one), and that buffer must stay unchanged. */
     backend_buffer *output_gradient;
     backend_buffer *input_gradient[2]; /* NULL: not wanted */
     bool accumulate[2];                /* add to input_gradient[i] instead of writing it */
@@ -114,7 +150,7 @@ struct op_call {
     float *mean, *variance; /* batch norm, host, [channels]: input with OP_GIVEN_STATISTICS, else
                                output unless NULL */
     const struct batch_norm_group *joint; /* OP_JOINT_STATISTICS; NULL: this batch only */
-    const uint32_t *labels;               /* losses, host, [batch] */
+    const uint32_t *labels;               /* losses, host, [batch][op_rows], each below classes */
     uint32_t valid;                       /* losses: the first `valid` samples count */
     struct op_loss *loss;
 };

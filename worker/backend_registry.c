@@ -16,6 +16,21 @@ static const struct about *const entries[] = {
 
 const struct registry backend_registry = {"device", entries, COUNT_OF(entries)};
 
+const char *op_name(enum op_kind kind)
+{
+    static const char *const names[] = {
+        [OP_LINEAR] = "a linear layer",       [OP_CONVOLUTION] = "a convolution",
+        [OP_MAX_POOL] = "a max pool",         [OP_AVERAGE_POOL] = "an average pool",
+        [OP_ACTIVATION] = "an activation",    [OP_ADD] = "a sum",
+        [OP_RESHAPE] = "a change of shape",   [OP_BATCH_NORM] = "batch norm",
+        [OP_CROSS_ENTROPY] = "cross-entropy", [OP_SQUARED_ERROR] = "squared error",
+        [OP_EMBEDDING] = "an embedding",      [OP_POSITION_EMBEDDING] = "a position embedding",
+        [OP_LAYER_NORM] = "layer norm",       [OP_ATTENTION] = "causal attention",
+    };
+    REQUIRE((size_t)kind < COUNT_OF(names));
+    return names[kind];
+}
+
 static status choose(const options *o, unsigned index, unsigned count,
                      const struct backend_kind **kind, struct backend_options *out)
 {

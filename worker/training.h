@@ -23,22 +23,21 @@ struct training_state {
     const float *parameters;      /* borrowed */
     const float *optimizer_state; /* `optimizer_state_count` elements; NULL: none; borrowed */
     size_t optimizer_state_count; /* in elements */
-    double loss_sum;              /* sum of losses since the last evaluation */
-    uint64_t loss_count;          /* number of gradients in loss_sum */
+    const float *const *vectors;  /* state of rules, each vector with parameter count elements */
+    size_t vector_count;
+    double loss_sum;     /* sum of losses since the last evaluation */
+    uint64_t loss_count; /* number of gradients in loss_sum */
     /* Only mode=sync: */
     uint64_t skipped;      /* batches of each rank that led to no update */
     uint64_t skipped_last; /* skipped updates since the last applied one */
     double sent_bytes;     /* as in struct training_outcome */
-    const float *waiting;  /* double_buffering: the mean gradient of the next update; NULL: none */
-    uint64_t waiting_version; /* version at which `waiting` was computed */
-    const float *ranks;       /* state of each rank (sync/rank_state.h), rank after rank */
-    size_t rank_count;        /* floats of one rank; 0: none */
+    size_t waiting;        /* of `vectors`, the first ones: mean gradients that wait (key delay) */
+    const float *ranks;    /* state of each rank (sync/rank_state.h), rank after rank */
+    size_t rank_count;     /* floats of one rank; 0: none */
     /* Only mode=async: */
     uint64_t computed; /* samples of all gradients that reached the server */
     const uint64_t
         *batches; /* [workers]: first batch of each (ps/core/server_core_checkpoint.c); NULL: 0 */
-    const float *const *vectors; /* state of rules, each vector with parameter count elements */
-    size_t vector_count;
     const double *account; /* state of rules, in numbers */
     size_t account_count;
     /* Only for the checkpoint hook: */

@@ -47,7 +47,7 @@ done:
 static status open_batches(worker *w, const struct worker_options *o)
 {
     status result = OK;
-    TRY(sampler_open(&w->sampler, o->settings, w->data.count[SPLIT_TRAIN], o->index, o->count));
+    TRY(sampler_open(&w->sampler, o->settings, &w->data, o->index, o->count));
     TRY(pace_open(&w->pace, o->settings, o->index));
     TRY(memory_new(&w->indices, w->batch, sizeof *w->indices, "a batch"));
 done:
@@ -102,6 +102,7 @@ static status open_training(worker *w, const struct worker_options *o, struct sh
     if (o->no_gradients)
         return OK;
     TRY(tape_open(&w->training, w->backend, w->parameters, TAPE_TRAIN, images, w->batch));
+    TRY(tape_set_targets(w->training, w->data.targets));
     if (w->data.numeric && options_real(o->settings, "label_smoothing") > 0) {
         FAIL(ERROR_USAGE,
              "label_smoothing=%g requires class labels, but the labels of dataset=%s are numbers; "
@@ -121,7 +122,7 @@ static status open_network(worker *w, const struct worker_options *o)
     status result = OK;
     TRY(dataset_open(&w->data, o->settings, !o->parameters_only));
     const struct shape images = {w->data.channels, w->data.height, w->data.width};
-    TRY(model_open(&w->model, o->settings, w->data.classes));
+    TRY(model_open(&w->model, o->settings, &w->data));
     TRY(model_discover(&w->model, images, w->parameters));
     for (size_t i = 0; i < parameter_table_layers(w->parameters); ++i)
         w->has_batch_norm |= parameter_table_layer(w->parameters, i)->kind == OP_BATCH_NORM;
@@ -351,7 +352,7 @@ status worker_gradient(worker *w, const float *parameters, uint64_t batch, float
     sampler_batch(w->sampler, batch, w->batch, w->indices);
     TRY(compute(w, parameters, batch, gradient, &loss, stats));
     pace_wait(w->pace, batch, stats->began_ns);
-    stats->loss = (float)(loss.sum / w->batch);
+    stats->loss = (float)(loss.sum / ((double)w->batch * w->data.targets));
     stats->correct = loss.correct;
     stats->compute_ns = clock_ns() - stats->began_ns - stats->data_ns - stats->watch_ns;
 done:
@@ -392,7 +393,7 @@ status worker_shard_open(worker_shard **out, const worker *w, const options *set
     *out = NULL;
     TRY(memory_new(&s, 1, sizeof *s, "a shard"));
     s->index = index;
-    TRY(sampler_open(&s->sampler, settings, w->data.count[SPLIT_TRAIN], index, count));
+    TRY(sampler_open(&s->sampler, settings, &w->data, index, count));
     *out = s;
     s = NULL;
 done:

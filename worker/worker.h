@@ -8,7 +8,8 @@
  *
  * Parameters and gradients are one flat float32 vector each, with `worker_parameter_count`
  * elements, cut into named slices (worker_slice). A gradient is the mean over its mini-batch. A
- * loss is mean cross-entropy in nats.
+ * loss is mean cross-entropy in nats. A sample of a text is a window of tokens: gradient, loss and
+ * accuracy are means over its tokens, and the target of a token is the next one.
  *
  * worker_open allocates everything; a step allocates nothing. One thread at a time may use a
  * worker.
@@ -37,7 +38,7 @@ struct worker_options {
 struct step_stats {
     float loss;          /* mean over the batch, nats; may be non-finite: the caller checks */
     uint32_t samples;    /* in the batch */
-    uint32_t correct;    /* of these samples, classified correctly before the update */
+    uint32_t correct;    /* their targets that were predicted correctly before the update */
     uint64_t began_ns;   /* clock_ns() at the start; the parts below follow each other */
     uint64_t data_ns;    /* gathering the batch */
     uint64_t compute_ns; /* forward, backward and the pace's delay, without the watch's time */
@@ -160,11 +161,11 @@ status worker_estimate_statistics(worker *w, const float *parameters,
 
 /* worker_evaluate in parts, for ranks that share the work. sums[b] belongs to batch b of both
  * splits, in order. The call computes batches b with b % parts == part and leaves the other sums
- * unchanged. It sets predicted[k] to the number of test samples in its batches that are predicted
+ * unchanged. It sets predicted[k] to the number of test targets in its batches that are predicted
  * as class k. worker_evaluation_of takes all sums, and the predictions added over the parts. Its
  * result equals that of worker_evaluate, bit for bit. */
 struct evaluation_sum {
-    double loss; /* nats, of `count` samples */
+    double loss; /* nats, of all targets of `count` samples */
     uint32_t correct, count;
 };
 size_t worker_evaluation_batches(const worker *w);

@@ -7,11 +7,19 @@
 #include <string.h>
 
 enum {
-    EVALUATION_BATCH = 250,
-    CALIBRATION_BATCHES = 8, /* batches of EVALUATION_BATCH training samples */
+    EVALUATION_SAMPLES = 250,
+    EVALUATION_TOKENS = 2048, /* of text: activations of a batch stay in a processor's cache */
+    CALIBRATION_BATCHES = 8,  /* evaluation batches of training samples */
 };
 
-/* An evaluation batch has EVALUATION_BATCH samples. If the backend is faster with another batch
+/* Samples of an evaluation batch. */
+static uint32_t evaluation_batch(const worker *w)
+{
+    const uint32_t windows = EVALUATION_TOKENS / w->data.targets;
+    return !w->data.tokens ? EVALUATION_SAMPLES : windows > 0 ? windows : 1;
+}
+
+/* An evaluation batch has evaluation_batch() samples. If the backend is faster with another batch
  * size, the tape is padded with samples that do not count. Batch norm's statistics must contain no
  * padding, so calibration uses a tape without it. */
 static status open_evaluation(worker *w)
@@ -19,19 +27,24 @@ static status open_evaluation(worker *w)
     status result = OK;
     struct shape images = {w->data.channels, w->data.height, w->data.width};
     const uint32_t unit = w->backend->kind->samples_at_once;
-    const uint32_t batch = EVALUATION_BATCH,
+    const uint32_t batch = evaluation_batch(w),
                    room = unit > 0 ? (batch + unit - 1) / unit * unit : batch;
     tape *evaluation = NULL, *calibrating = NULL;
     if (w->calibration == NULL)
         TRY(memory_new(&w->calibration, batch, sizeof *w->calibration, "a batch"));
     TRY(tape_open(&evaluation, w->backend, w->parameters, TAPE_EVALUATE, images, room));
+    TRY(tape_set_targets(evaluation, w->data.targets));
     calibrating = evaluation;
-    if (w->has_batch_norm && room != batch)
+    if (w->has_batch_norm && room != batch) {
         TRY(tape_open(&calibrating, w->backend, w->parameters, TAPE_EVALUATE, images, batch));
+        TRY(tape_set_targets(calibrating, w->data.targets));
+    }
     w->calibrating = calibrating;
     w->evaluation = evaluation;
-    evaluation = NULL;
+    evaluation = calibrating = NULL;
 done:
+    if (calibrating != evaluation)
+        tape_close(&calibrating);
     tape_close(&evaluation);
     return result;
 }
@@ -42,14 +55,15 @@ static status calibrate(worker *w, const float *parameters)
 {
     status result = OK;
     tape *t = w->calibrating;
-    uint64_t samples = w->data.count[SPLIT_TRAIN];
-    uint64_t wanted = (uint64_t)EVALUATION_BATCH * CALIBRATION_BATCHES;
+    const uint32_t batch = evaluation_batch(w);
+    uint64_t samples = dataset_training_indices(&w->data);
+    uint64_t wanted = (uint64_t)batch * CALIBRATION_BATCHES;
     tape_set_mode(t, TAPE_CALIBRATE);
     for (uint64_t b = 0; b < CALIBRATION_BATCHES; ++b) {
-        for (uint64_t i = 0; i < EVALUATION_BATCH; ++i)
-            w->calibration[i] = (uint32_t)((b * EVALUATION_BATCH + i) * samples / wanted);
-        tape_gather(t, &w->data, SPLIT_TRAIN, w->calibration, 0, EVALUATION_BATCH, NULL);
-        TRY(worker_step(w, t, parameters, NULL, EVALUATION_BATCH, NULL, NULL));
+        for (uint64_t i = 0; i < batch; ++i)
+            w->calibration[i] = (uint32_t)((b * batch + i) * samples / wanted);
+        tape_gather(t, &w->data, SPLIT_TRAIN, w->calibration, 0, batch, NULL);
+        TRY(worker_step(w, t, parameters, NULL, batch, NULL, NULL));
     }
 done:
     tape_set_mode(t, TAPE_EVALUATE);
@@ -69,7 +83,8 @@ static const enum dataset_split evaluated[] = {SPLIT_VALIDATION, SPLIT_TEST};
 
 static size_t batches_of(const worker *w, enum dataset_split split)
 {
-    return (w->data.count[split] + EVALUATION_BATCH - 1) / EVALUATION_BATCH;
+    const uint32_t batch = evaluation_batch(w);
+    return (w->data.count[split] + batch - 1) / batch;
 }
 
 size_t worker_evaluation_batches(const worker *w)
@@ -86,11 +101,11 @@ size_t worker_classes(const worker *w)
 }
 
 /* Of equal logits the first counts, as in the count of correct answers. */
-static void count_predictions(const float *logits, uint32_t samples, uint32_t classes,
+static void count_predictions(const float *logits, size_t rows, uint32_t classes,
                               uint32_t *predicted)
 {
-    for (uint32_t n = 0; n < samples; n++) {
-        const float *row = logits + (size_t)n * classes;
+    for (size_t n = 0; n < rows; n++) {
+        const float *row = logits + n * classes;
         uint32_t best = 0;
         for (uint32_t k = 1; k < classes; k++)
             best = row[k] > row[best] ? k : best;
@@ -110,7 +125,7 @@ static status evaluate_on_tape(worker *w, const float *parameters, enum dataset_
     TRY(worker_step(w, w->evaluation, parameters, NULL, count, out,
                     predicted != NULL ? &logits : NULL));
     if (predicted != NULL)
-        count_predictions(logits, count, w->data.classes, predicted);
+        count_predictions(logits, (size_t)count * w->data.targets, w->data.classes, predicted);
 done:
     return result;
 }
@@ -119,9 +134,9 @@ static status evaluate_batch(worker *w, const float *parameters, enum dataset_sp
                              uint32_t first, struct evaluation_sum *out, uint32_t *predicted)
 {
     status result = OK;
-    const uint32_t left = w->data.count[split] - first;
+    const uint32_t left = w->data.count[split] - first, batch = evaluation_batch(w);
     struct op_loss loss;
-    out->count = left < EVALUATION_BATCH ? left : EVALUATION_BATCH;
+    out->count = left < batch ? left : batch;
     if (split != SPLIT_TEST || w->data.numeric)
         predicted = NULL;
     TRY(w->external != NULL
@@ -189,7 +204,7 @@ status worker_evaluate_part(worker *w, const float *parameters, unsigned part, u
     for (size_t i = 0; i < COUNT_OF(evaluated); i++) {
         for (uint32_t k = 0; k < batches_of(w, evaluated[i]); k++, b++) {
             if (b % parts == part) {
-                TRY(evaluate_batch(w, parameters, evaluated[i], k * EVALUATION_BATCH, &sums[b],
+                TRY(evaluate_batch(w, parameters, evaluated[i], k * evaluation_batch(w), &sums[b],
                                    predicted));
             }
         }
@@ -199,14 +214,14 @@ done:
     return result;
 }
 
-static void evaluation_of_split(const struct evaluation_sum *sums, size_t batches,
+static void evaluation_of_split(const struct evaluation_sum *sums, size_t batches, uint32_t targets,
                                 double *mean_loss, double *accuracy)
 {
     double loss = 0, correct = 0, count = 0;
     for (size_t b = 0; b < batches; b++) {
         loss += sums[b].loss;
         correct += sums[b].correct;
-        count += sums[b].count;
+        count += (double)sums[b].count * targets;
     }
     *mean_loss = batches == 0 ? NAN : loss / count;
     *accuracy = batches == 0 ? NAN : correct / count;
@@ -228,9 +243,10 @@ void worker_evaluation_of(const worker *w, const struct evaluation_sum *sums,
 {
     const size_t of_validation = batches_of(w, SPLIT_VALIDATION);
     out->train_loss = NAN;
-    evaluation_of_split(sums, of_validation, &out->validation_loss, &out->validation_accuracy);
-    evaluation_of_split(sums + of_validation, batches_of(w, SPLIT_TEST), &out->test_loss,
-                        &out->test_accuracy);
+    evaluation_of_split(sums, of_validation, w->data.targets, &out->validation_loss,
+                        &out->validation_accuracy);
+    evaluation_of_split(sums + of_validation, batches_of(w, SPLIT_TEST), w->data.targets,
+                        &out->test_loss, &out->test_accuracy);
     out->top_class_share = share_of_largest(predicted, worker_classes(w));
     if (w->data.numeric)
         out->validation_accuracy = out->test_accuracy = NAN;

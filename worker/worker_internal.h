@@ -30,15 +30,16 @@ struct worker {
     struct crop *crops; /* [batch]; NULL: no augmentation */
     tape *training;
     tape *evaluation;            /* opened when first needed: most workers never evaluate */
-    tape *calibrating;           /* EVALUATION_BATCH samples; may equal `evaluation` */
-    uint32_t *calibration;       /* [EVALUATION_BATCH] */
+    tape *calibrating;           /* evaluation_batch() samples; may equal `evaluation` */
+    uint32_t *calibration;       /* [evaluation_batch()] */
     struct evaluation_sum *sums; /* [batches], for worker_evaluate */
     uint32_t *predicted;         /* [classes], for worker_evaluate */
     char description[200];
 };
 
 /* One complete step on a tape whose images and labels are filled in. If `logits` is not NULL,
- * *logits is set to the model's output, [batch][classes], valid until the tape's next step. */
+ * *logits is set to the model's output, [batch][targets][classes], valid until the tape's next
+ * step. */
 status worker_step(worker *w, tape *t, const float *parameters, float *gradient, uint32_t valid,
                    struct op_loss *out, const float **logits) MUST_CHECK;
 

@@ -107,7 +107,7 @@ static status open_bounds(struct bench_step_subject *s, uint32_t batch)
     };
     TRY(dataset_open(&data, s->settings, false));
     struct shape images = {data.channels, data.height, data.width};
-    TRY(model_open(&model, s->settings, data.classes));
+    TRY(model_open(&model, s->settings, &data));
     TRY(parameter_table_open(&table));
     TRY(model_discover(&model, images, table));
     TRY(backend_open(&device, s->settings, 0, 1));

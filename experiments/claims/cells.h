@@ -1,6 +1,5 @@
 /*
- * cells.h — the results of an experiment's runs: one cell for each arm and worker count, over the
- * seeds.
+ * cells.h — the results of an experiment's runs: one cell for each arm and column, over the seeds.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_CELLS_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_CELLS_H
@@ -11,21 +10,23 @@
 
 struct cell {
     const struct arm *arm;
-    int64_t workers;
+    int64_t column;
+    char title[64]; /* "16 workers", "delay=1" */
     unsigned planned, finished, diverged, failed;
     unsigned staleness_spread_too_wide; /* finished runs whose staleness spreads wider than their
                                            pace explains: other work delayed the steps */
     /* Means over finished runs; NaN: no finished run. Accuracy and validation in percent. */
-    double accuracy, loss, validation;
-    double deviation, interval; /* of accuracy; interval: half of the 95 % interval. NaN for fewer
+    double accuracy, loss, validation, validation_loss;
+    double score;               /* in the experiment's metric: percent or loss */
+    double deviation, interval; /* of the score; interval: half of the 95 % interval. NaN for fewer
                                    than two finished runs */
     double seconds, updates;    /* of training; with engine=virtual in virtual seconds */
     double updates_per_second, samples_per_second;
     double staleness, staleness_cv, staleness_max; /* max: over all runs */
-    /* The share of ended runs that died: diverged, or test accuracy below 20 %. */
+    /* The share of ended runs that died: diverged or, if the metric is accuracy, below 20 %. */
     double died;
 };
-/* Accuracy of one cell − accuracy of another, in points, over the seeds that both have finished. */
+/* Score of one cell − score of another, over the seeds that both have finished. */
 struct paired {
     unsigned n;
     double mean, deviation, interval; /* mean NaN for n < 1; the others NaN for n < 2 */
@@ -35,17 +36,18 @@ struct cells {
     size_t count;
     const struct experiment *experiment;
     const struct plan *plan;
-    double *accuracies; /* [plan->count], in percent; NaN: the run has not finished */
-    int64_t *workers;   /* [worker_count], the columns, ascending */
-    size_t worker_count;
+    enum metric metric; /* the experiment's; METRIC_LOSS if its runs have no accuracy */
+    double *scores;     /* [plan->count]; NaN: the run has not finished */
+    int64_t *columns;   /* [column_count], ascending */
+    size_t column_count;
 };
 
-/* Makes a cell for each arm and worker count of the plan, and fills it from the results file. The
+/* Makes a cell for each arm and column of the plan, and fills it from the results file. The
  * experiment and the plan must outlive the cells. */
 status cells_open(struct cells *out, const struct experiment *e, const struct plan *p) MUST_CHECK;
 void cells_close(struct cells *c);
 /* The cell, or NULL. */
-const struct cell *cells_find(const struct cells *c, const char *arm, int64_t workers);
+const struct cell *cells_find(const struct cells *c, const char *arm, int64_t column);
 /* Compares `a` with `b`. */
 void cells_pair(const struct cells *c, const struct cell *a, const struct cell *b,
                 struct paired *out);
@@ -58,11 +60,11 @@ struct cells_reading {
 };
 /* The measures of claims; docs/experiment-files.md lists them. `r` must outlive them. */
 struct measures cells_measures(struct cells_reading *r);
-/* ERROR_USAGE: the expression is malformed, or names a measure, arm or worker count that the
+/* ERROR_USAGE: the expression is malformed, or names a measure, arm or column that the
  * experiment does not have. Needs no runs. */
 status cells_check(const struct experiment *e, const char *expression) MUST_CHECK;
 
-/* Tables: accuracy by arm and workers, with expected values; rates and staleness of each cell;
+/* Tables: score by arm and column, with expected values; rates and staleness of each cell;
  * differences on the same seeds. */
 void cells_print(const struct cells *c, FILE *to);
 /* The same in Markdown; all tables but the first are in a <details> element. */

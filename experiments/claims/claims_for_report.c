@@ -117,7 +117,7 @@ static status describe_arms(struct report_claim_set *j, const struct experiment 
                                          .expected = &j->expected[count],
                                          .expected_count = arm->expected_count};
         for (size_t k = 0; k < arm->expected_count; k++) {
-            j->expected[count++] = (struct report_expected){.workers = arm->expected[k].workers,
+            j->expected[count++] = (struct report_expected){.workers = arm->expected[k].column,
                                                             .value = arm->expected[k].value};
         }
     }

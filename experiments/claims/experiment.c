@@ -86,7 +86,7 @@ done:
     return result;
 }
 
-static void at_free(struct at_workers *at, size_t count)
+static void at_free(struct at_column *at, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         settings_free(&at[i].settings);
@@ -109,12 +109,15 @@ static void tune_space_free(struct tune_space *g)
 void experiment_close(struct experiment *e)
 {
     struct verdict_arms *v = &e->verdict;
-    char **const own[] = {&e->name,  &e->file,     &e->question, &e->source,     &e->discussion,
-                          &v->alone, &v->undamped, &v->tuned,    &v->synchronous};
+    char **const own[] = {&e->name, &e->file,  &e->question, &e->source, &e->discussion,
+                          &e->axis, &v->alone, &v->undamped, &v->tuned,  &v->synchronous};
     texts_free(own, COUNT_OF(own));
     for (size_t i = 0; i < v->damped_count; i++)
         memory_free(v->damped[i]);
     memory_free(v->damped);
+    for (size_t i = 0; i < v->compared_count; i++)
+        memory_free(v->compared[i]);
+    memory_free(v->compared);
     for (size_t i = 0; i < e->arm_count; i++) {
         struct arm *a = &e->arms[i];
         memory_free(a->name);
@@ -122,7 +125,7 @@ void experiment_close(struct experiment *e)
         memory_free(a->fit);
         tune_space_free(&a->tune);
         tune_space_free(&a->quick_tune);
-        memory_free(a->workers.at);
+        memory_free(a->columns.at);
         for (size_t k = 0; k < a->quick_at_count; k++)
             memory_free(a->quick_at[k].seeds.at);
         memory_free(a->quick_at);
@@ -138,7 +141,7 @@ void experiment_close(struct experiment *e)
     at_free(e->at, e->at_count);
     memory_free(e->arms);
     memory_free(e->claims);
-    struct int_list *const lists[] = {&e->workers, &e->seeds, &e->quick_workers, &e->quick_seeds};
+    struct int_list *const lists[] = {&e->columns, &e->seeds, &e->quick_columns, &e->quick_seeds};
     for (size_t i = 0; i < COUNT_OF(lists); i++)
         memory_free(lists[i]->at);
     settings_free(&e->settings);
@@ -162,9 +165,9 @@ static bool contains(const struct int_list *list, int64_t number)
     return false;
 }
 
-bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64_t workers)
+bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64_t column)
 {
-    return contains(arm->workers.count > 0 ? &arm->workers : &e->workers, workers);
+    return contains(arm->columns.count > 0 ? &arm->columns : &e->columns, column);
 }
 
 const struct tune_space *experiment_tune_space(const struct arm *arm, bool quick)
@@ -174,9 +177,17 @@ const struct tune_space *experiment_tune_space(const struct arm *arm, bool quick
     return g->space.count > 0 ? g : NULL;
 }
 
-const struct int_list *experiment_workers(const struct experiment *e, bool quick)
+void experiment_column_text(const struct experiment *e, int64_t column, char out[64])
 {
-    return quick && e->quick_workers.count > 0 ? &e->quick_workers : &e->workers;
+    if (strcmp(e->axis, "workers") == 0)
+        snprintf(out, 64, "%lld worker%s", (long long)column, column == 1 ? "" : "s");
+    else
+        snprintf(out, 64, "%s=%lld", e->axis, (long long)column);
+}
+
+const struct int_list *experiment_columns(const struct experiment *e, bool quick)
+{
+    return quick && e->quick_columns.count > 0 ? &e->quick_columns : &e->columns;
 }
 
 static const struct int_list *part_seeds(const struct experiment *e, bool quick)
@@ -202,14 +213,14 @@ void experiment_seeds(const struct experiment *e, bool quick, struct int_list *o
             add_seeds(out, &e->arms[a].quick_at[i].seeds);
 }
 
-bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t workers,
-                    int64_t seed, bool quick)
+bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t column, int64_t seed,
+                    bool quick)
 {
     const struct int_list *seeds = part_seeds(e, quick);
-    bool has = experiment_arm_has(e, arm, workers);
+    bool has = experiment_arm_has(e, arm, column);
     if (quick && arm->quick_at_count > 0) {
         const struct at_seeds *at = arm->quick_at, *end = at + arm->quick_at_count;
-        while (at < end && at->workers != workers)
+        while (at < end && at->column != column)
             at++;
         has = has && at < end;
         seeds = has && at->seeds.count > 0 ? &at->seeds : seeds;
@@ -225,31 +236,31 @@ static void mark_shared(struct settings *s, size_t first)
         s->at[i].shared = true;
 }
 
-static void add_at(const struct at_workers *at, size_t count, int64_t workers, struct settings *out)
+static void add_at(const struct at_column *at, size_t count, int64_t column, struct settings *out)
 {
     for (size_t i = 0; i < count; i++)
-        if (at[i].workers == workers)
+        if (at[i].column == column)
             settings_add_all(out, &at[i].settings);
 }
 
-void experiment_settings(const struct experiment *e, const struct arm *arm, int64_t workers,
+void experiment_settings(const struct experiment *e, const struct arm *arm, int64_t column,
                          int64_t seed, bool quick, const struct settings *more,
                          struct settings *out)
 {
     char number[32];
     settings_add_all(out, &e->settings);
-    add_at(e->at, e->at_count, workers, out);
+    add_at(e->at, e->at_count, column, out);
     mark_shared(out, 0);
     settings_add_all(out, &arm->settings);
-    add_at(arm->at, arm->at_count, workers, out);
+    add_at(arm->at, arm->at_count, column, out);
     if (quick) {
         size_t own = out->count;
         settings_add_all(out, &e->quick_settings);
         mark_shared(out, own);
     }
     settings_add_all(out, more);
-    snprintf(number, sizeof number, "%lld", (long long)workers);
-    settings_add(out, "workers", number, e->file);
+    snprintf(number, sizeof number, "%lld", (long long)column);
+    settings_add(out, e->axis, number, e->file);
     snprintf(number, sizeof number, "%lld", (long long)seed);
     settings_add(out, "seed", number, e->file);
     settings_add(out, "experiment", e->name, e->file);

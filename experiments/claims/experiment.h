@@ -1,6 +1,6 @@
 /*
- * experiment.h — an experiment file: a question, arms over worker counts and seeds, and claims with
- * bands. docs/experiment-files.md describes the format.
+ * experiment.h — an experiment file: a question, arms over columns (worker counts) and seeds, and
+ * claims with bands. docs/experiment-files.md describes the format.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_EXPERIMENT_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_EXPERIMENT_H
@@ -12,21 +12,21 @@
 
 enum { EXPERIMENT_SEEDS = 3 }; /* seeds of each cell if the file has no key `seeds` */
 
-/* Settings for one worker count. */
-struct at_workers {
-    int64_t workers;
+/* Settings for one column. */
+struct at_column {
+    int64_t column;
     struct settings settings;
 };
 
-/* The source's figure for a cell: test accuracy in percent, or the loss without classes. */
+/* The source's figure for a cell, in the experiment's metric. */
 struct expected_cell {
-    int64_t workers;
+    int64_t column;
     double value;
 };
 
-/* Seeds of --quick at one worker count; count 0: the seeds of the quick part. */
+/* Seeds of --quick in one column; count 0: the seeds of the quick part. */
 struct at_seeds {
-    int64_t workers;
+    int64_t column;
     struct int_list seeds;
 };
 
@@ -43,14 +43,22 @@ struct arm {
     char *fit;
     struct tune_space tune, quick_tune; /* --quick uses quick_tune if it has a dimension */
     struct settings settings;
-    struct int_list workers; /* count 0: all of the experiment's */
-    struct at_workers *at;
+    struct int_list columns; /* count 0: all of the experiment's */
+    struct at_column *at;
     size_t at_count;
     struct expected_cell *expected;
     size_t expected_count;
     bool quick;                /* has runs in the quick part */
-    struct at_seeds *quick_at; /* the quick part has only these worker counts; */
-    size_t quick_at_count;     /* 0: all worker counts of the arm */
+    struct at_seeds *quick_at; /* the quick part has only these columns; */
+    size_t quick_at_count;     /* 0: all columns of the arm */
+};
+
+/* What the tables show, the claims' measures `score`, `paired`, … compare, and tuning optimises
+ * (on the validation split). */
+enum metric {
+    METRIC_ACCURACY, /* of the test split, in percent; the loss if the data have no classes */
+    METRIC_LOSS,     /* of the test split */
+    METRIC_VALIDATION_LOSS, /* of the validation split */
 };
 
 struct claim {
@@ -60,21 +68,28 @@ struct claim {
     unsigned line;
 };
 
-/* The role of arms in the verdict; NULL: no arm has it. */
+/* The role of arms in the verdict; NULL: no arm has it. `compared`: arms whose cost of each column,
+ * against the first column, the verdict lists. */
 struct verdict_arms {
     char *alone, *undamped, *tuned, *synchronous;
     char **damped; /* [damped_count] */
     size_t damped_count;
-    int64_t workers; /* the worker count of the verdict */
+    char **compared; /* [compared_count] */
+    size_t compared_count;
+    int64_t column; /* the column of these roles; 0: none */
 };
 
 struct experiment {
     char *name, *file, *question, *source; /* source may be NULL */
     char *discussion; /* Markdown: the meaning of the results, why claims fail; or NULL */
     struct settings settings, quick_settings;
-    struct at_workers *at;
+    struct at_column *at;
     size_t at_count;
-    struct int_list workers, seeds, quick_workers, quick_seeds;
+    /* The key that the columns of the tables vary: "workers", or what key `columns` of the file
+     * names. Cells, claims and `at` name a column by its value. */
+    char *axis;
+    enum metric metric;
+    struct int_list columns, seeds, quick_columns, quick_seeds;
     struct arm *arms;
     size_t arm_count;
     struct claim *claims;
@@ -88,17 +103,19 @@ void experiment_close(struct experiment *e);
 const struct arm *experiment_arm(const struct experiment *e, const char *name);
 /* Adds the settings of one run; `more` (the command line's) overrides the file. Tuned and fitted
  * settings are not included. */
-void experiment_settings(const struct experiment *e, const struct arm *arm, int64_t workers,
+void experiment_settings(const struct experiment *e, const struct arm *arm, int64_t column,
                          int64_t seed, bool quick, const struct settings *more,
                          struct settings *out);
-/* The worker counts of the whole experiment or of its quick part; borrowed. */
-const struct int_list *experiment_workers(const struct experiment *e, bool quick);
+/* "16 workers", or "delay=16" if the columns vary key delay. */
+void experiment_column_text(const struct experiment *e, int64_t column, char out[64]);
+/* The columns of the whole experiment or of its quick part; borrowed. */
+const struct int_list *experiment_columns(const struct experiment *e, bool quick);
 /* The seeds of any arm, likewise, each once. The caller frees out->at with free(). */
 void experiment_seeds(const struct experiment *e, bool quick, struct int_list *out);
 /* Whether the experiment (`quick`: its quick part) has this run. */
-bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t workers,
-                    int64_t seed, bool quick);
-bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64_t workers);
+bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t column, int64_t seed,
+                    bool quick);
+bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64_t column);
 /* What the arm tunes; NULL: nothing. */
 const struct tune_space *experiment_tune_space(const struct arm *arm, bool quick);
 

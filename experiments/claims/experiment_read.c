@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "experiments/config/keys.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +44,8 @@ done:
     return result;
 }
 
-static status read_list(const struct yaml_tree *d, const struct node *n, const char *key,
-                        struct int_list *out)
+status experiment_read_list(const struct yaml_tree *d, const struct node *n, const char *key,
+                            struct int_list *out)
 {
     status result = OK;
     TRY(node_require(d, n, NODE_LIST, key));
@@ -65,7 +66,7 @@ static status read_integers(const struct yaml_tree *d, const struct node *map, c
                             struct int_list *out)
 {
     const struct node *n = node_child(map, key);
-    return n != NULL ? read_list(d, n, key, out) : OK;
+    return n != NULL ? experiment_read_list(d, n, key, out) : OK;
 }
 
 static status read_settings(const struct yaml_tree *d, const struct node *map, struct settings *out)
@@ -85,21 +86,22 @@ done:
     return result;
 }
 
-/* The i-th key of a map whose keys are worker counts. */
-static status read_worker_count(const struct yaml_tree *d, const struct node *map, size_t i,
-                                int64_t *out)
+/* The i-th key of a map whose keys are columns. */
+static status read_column(const struct yaml_tree *d, const struct node *map, size_t i, int64_t *out)
 {
     status result = OK;
-    if (!text_to_integer(map->keys[i], out) || *out < 1) {
-        FAIL(ERROR_USAGE, "%s:%u: '%s' is not a worker count; give a number of at least 1", d->name,
-             map->children[i].line, map->keys[i]);
+    if (!text_to_integer(map->keys[i], out) || *out < 0) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: '%s' is not a column; give a number of workers, or of the key that 'columns' "
+             "names",
+             d->name, map->children[i].line, map->keys[i]);
     }
 done:
     return result;
 }
 
 /* at: {8: {lr: 0.1}, 16: {lr: 0.05}} */
-static status read_at(const struct yaml_tree *d, const struct node *map, struct at_workers **out,
+static status read_at(const struct yaml_tree *d, const struct node *map, struct at_column **out,
                       size_t *count)
 {
     status result = OK;
@@ -108,7 +110,7 @@ static status read_at(const struct yaml_tree *d, const struct node *map, struct 
     TRY(node_require(d, map, NODE_MAP, "at"));
     TRY(memory_new(out, map->count, sizeof **out, "at"));
     for (size_t i = 0; i < map->count; i++) {
-        TRY(read_worker_count(d, map, i, &(*out)[i].workers));
+        TRY(read_column(d, map, i, &(*out)[i].column));
         *count = i + 1;
         TRY(read_settings(d, &map->children[i], &(*out)[i].settings));
     }
@@ -126,7 +128,7 @@ static status read_expected(const struct yaml_tree *d, const struct node *map, s
     TRY(memory_new(&out->expected, map->count, sizeof *out->expected, "expected"));
     for (size_t i = 0; i < map->count; i++) {
         struct expected_cell *cell = &out->expected[out->expected_count++];
-        TRY(read_worker_count(d, map, i, &cell->workers));
+        TRY(read_column(d, map, i, &cell->column));
         TRY(node_real(d, &map->children[i], "expected", &cell->value));
     }
 done:
@@ -137,7 +139,7 @@ done:
 static status read_arm_quick(const struct yaml_tree *d, const struct node *n, struct arm *out)
 {
     status result = OK;
-    struct int_list workers = {0};
+    struct int_list columns = {0};
     out->quick = true;
     if (n == NULL)
         goto done;
@@ -147,162 +149,42 @@ static status read_arm_quick(const struct yaml_tree *d, const struct node *n, st
     }
     if (n->kind == NODE_SCALAR || n->count == 0) {
         FAIL(ERROR_USAGE,
-             "%s:%u: quick of an arm must be false, a list of worker counts, or {WORKERS: [SEEDS]}",
+             "%s:%u: quick of an arm must be false, a list of columns, or {COLUMN: [SEEDS]}",
              d->name, n->line);
     }
     TRY(memory_new(&out->quick_at, n->count, sizeof *out->quick_at, "quick"));
     out->quick_at_count = n->count;
     if (n->kind == NODE_LIST)
-        TRY(read_list(d, n, "quick", &workers));
+        TRY(experiment_read_list(d, n, "quick", &columns));
     for (size_t i = 0; i < n->count; i++) {
         struct at_seeds *at = &out->quick_at[i];
         if (n->kind == NODE_LIST) {
-            at->workers = workers.at[i];
+            at->column = columns.at[i];
         } else {
-            TRY(read_worker_count(d, n, i, &at->workers));
-            TRY(read_list(d, &n->children[i], "quick", &at->seeds));
+            TRY(read_column(d, n, i, &at->column));
+            TRY(experiment_read_list(d, &n->children[i], "quick", &at->seeds));
         }
     }
 done:
-    memory_free(workers.at);
+    memory_free(columns.at);
     return result;
 }
 
-/* tune: {search: tpe, lr: 0.001..0.1:log, momentum: [0, 0.9], seeds: [1]} */
-static status read_dimension(const struct yaml_tree *d, const char *key, const struct node *n,
-                             struct space *out)
+static status read_arm(const struct yaml_tree *d, const char *axis, const char *name,
+                       const struct node *n, struct arm *out)
 {
     status result = OK;
-    struct text origin = {0};
-    const char **values = NULL;
-    text_add(&origin, "%s:%u", d->name, n->line);
-    if (n->kind == NODE_SCALAR && search_is_range(n->text)) {
-        TRY(space_add_range(out, key, n->text, origin.at));
-        goto done;
-    }
-    if (n->kind != NODE_LIST) {
-        FAIL(ERROR_USAGE,
-             "%s: %s must be a list of values to try, or a range such as 0.001..0.1:log", origin.at,
-             key);
-    }
-    if (n->count == 0)
-        FAIL(ERROR_USAGE, "%s: %s has no values to try; list at least one", origin.at, key);
-    TRY(memory_new(&values, n->count, sizeof *values, key));
-    for (size_t i = 0; i < n->count; i++) {
-        TRY(node_require(d, &n->children[i], NODE_SCALAR, key));
-        values[i] = n->children[i].text;
-    }
-    TRY(space_add_choice(out, key, values, n->count, origin.at));
-done:
-    memory_free(values);
-    text_free(&origin);
-    return result;
-}
-
-static status read_search_key(const struct yaml_tree *d, const char *key, const struct node *n,
-                              struct settings *out)
-{
-    status result = OK;
-    struct text origin = {0};
-    TRY(node_require(d, n, NODE_SCALAR, key));
-    text_add(&origin, "%s:%u", d->name, n->line);
-    if (strcmp(key, "search.per") == 0) {
-        FAIL(ERROR_USAGE,
-             "%s: search.per is a key of `gradlag sweep` only; in an experiment each arm has a "
-             "search "
-             "for each worker count; remove the key",
-             origin.at);
-    }
-    settings_add(out, key, n->text, origin.at);
-done:
-    text_free(&origin);
-    return result;
-}
-
-static status read_grid(const struct yaml_tree *d, const struct node *map, struct tune_space *out)
-{
-    status result = OK;
-    struct search checked = {0};
-    if (map == NULL)
-        goto done;
-    TRY(node_require(d, map, NODE_MAP, "tune"));
-    for (size_t i = 0; i < map->count; i++) {
-        const struct node *n = &map->children[i];
-        if (strcmp(map->keys[i], "seeds") == 0)
-            TRY(read_list(d, n, "seeds", &out->seeds));
-        else if (search_is_key(map->keys[i]))
-            TRY(read_search_key(d, map->keys[i], n, &out->search));
-        else if (strcmp(map->keys[i], "quick") != 0)
-            TRY(read_dimension(d, map->keys[i], n, &out->space));
-    }
-    if (out->space.count == 0) {
-        FAIL(ERROR_USAGE,
-             "%s:%u: tune needs a key with values to try, for example {lr: [0.1, 0.2]}", d->name,
-             map->line);
-    }
-    TRY(search_open(&checked, &out->space, &out->search));
-done:
-    search_close(&checked);
-    return result;
-}
-
-static status read_tune(const struct yaml_tree *d, const struct node *map, struct arm *out)
-{
-    status result = OK;
-    TRY(read_grid(d, map, &out->tune));
-    if (map != NULL)
-        TRY(read_grid(d, node_child(map, "quick"), &out->quick_tune));
-done:
-    return result;
-}
-
-static bool same_search(const struct tune_space *a, const struct tune_space *b)
-{
-    bool same = a->search.count == b->search.count && a->seeds.count == b->seeds.count;
-    for (size_t i = 0; i < a->search.count && same; i++) {
-        const char *other = settings_find(&b->search, a->search.at[i].key);
-        same = other != NULL && strcmp(other, a->search.at[i].value) == 0;
-    }
-    return same;
-}
-
-/* Searched arms must have equal budgets. Grids may differ; the table shows their sizes. */
-static status check_budgets(const struct experiment *e, bool quick)
-{
-    status result = OK;
-    const struct arm *first = NULL;
-    for (size_t i = 0; i < e->arm_count; i++) {
-        const struct arm *arm = &e->arms[i];
-        const struct tune_space *g = experiment_tune_space(arm, quick);
-        if (g == NULL || settings_find(&g->search, "search") == NULL)
-            continue;
-        first = first == NULL ? arm : first;
-        if (!same_search(experiment_tune_space(first, quick), g)) {
-            FAIL(ERROR_USAGE,
-                 "%s: arms %s and %s tune with different searches, numbers of trials or numbers of "
-                 "seeds; give them the same, so that they are compared at equal budgets",
-                 g->search.at[0].origin, first->name, arm->name);
-        }
-    }
-done:
-    return result;
-}
-
-static status read_arm(const struct yaml_tree *d, const char *name, const struct node *n,
-                       struct arm *out)
-{
-    status result = OK;
-    static const char *const known[] = {"label", "settings", "workers",  "at", "quick",
-                                        "tune",  "fit",      "expected", NULL};
+    const char *const known[] = {"label", "settings", axis,       "at", "quick",
+                                 "tune",  "fit",      "expected", NULL};
     TRY(node_require(d, n, NODE_MAP, name));
     TRY(node_known_keys(d, n, known));
     out->name = text_copy(name);
     TRY(read_text(d, n, "label", true, &out->label));
     TRY(read_settings(d, node_child(n, "settings"), &out->settings));
-    TRY(read_integers(d, n, "workers", &out->workers));
+    TRY(read_integers(d, n, axis, &out->columns));
     TRY(read_at(d, node_child(n, "at"), &out->at, &out->at_count));
     TRY(read_arm_quick(d, node_child(n, "quick"), out));
-    TRY(read_tune(d, node_child(n, "tune"), out));
+    TRY(experiment_read_tune(d, node_child(n, "tune"), out));
     TRY(read_text(d, n, "fit", false, &out->fit));
     TRY(read_expected(d, node_child(n, "expected"), out));
 done:
@@ -362,23 +244,43 @@ static status known_arm(const struct experiment *e, const struct yaml_tree *d, c
     return OK;
 }
 
+/* A list of names of arms. */
+static status read_arms(const struct yaml_tree *d, const struct node *n, const char *key,
+                        const struct experiment *e, char ***out, size_t *count)
+{
+    status result = OK;
+    if (n == NULL)
+        goto done;
+    TRY(node_require(d, n, NODE_LIST, key));
+    TRY(memory_new(out, n->count, sizeof **out, key));
+    for (size_t i = 0; i < n->count; i++) {
+        TRY(node_require(d, &n->children[i], NODE_SCALAR, "an arm"));
+        TRY(known_arm(e, d, n, n->children[i].text));
+        (*out)[(*count)++] = text_copy(n->children[i].text);
+    }
+done:
+    return result;
+}
+
 static status read_verdict(const struct yaml_tree *d, const struct node *n, struct experiment *e)
 {
     status result = OK;
-    static const char *const known[] = {"workers", "alone",       "undamped", "damped",
-                                        "tuned",   "synchronous", NULL};
+    const char *const known[] = {e->axis, "alone",       "undamped", "damped",
+                                 "tuned", "synchronous", "compared", NULL};
     struct verdict_arms *v = &e->verdict;
-    const struct node *workers, *damped;
+    const struct node *column;
     if (n == NULL)
         goto done;
     TRY(node_require(d, n, NODE_MAP, "verdict"));
     TRY(node_known_keys(d, n, known));
-    workers = node_child(n, "workers");
-    if (workers == NULL) {
-        FAIL(ERROR_USAGE, "%s:%u: the verdict needs key 'workers', its worker count", d->name,
-             n->line);
+    TRY(read_arms(d, node_child(n, "compared"), "compared", e, &v->compared, &v->compared_count));
+    column = node_child(n, e->axis);
+    if (column == NULL && v->compared_count == 0) {
+        FAIL(ERROR_USAGE, "%s:%u: the verdict needs key '%s', its column, or key 'compared'",
+             d->name, n->line, e->axis);
     }
-    TRY(node_integer(d, workers, "workers", &v->workers));
+    if (column != NULL)
+        TRY(node_integer(d, column, e->axis, &v->column));
     TRY(read_text(d, n, "alone", false, &v->alone));
     TRY(read_text(d, n, "undamped", false, &v->undamped));
     TRY(read_text(d, n, "tuned", false, &v->tuned));
@@ -387,16 +289,7 @@ static status read_verdict(const struct yaml_tree *d, const struct node *n, stru
     for (size_t i = 0; i < COUNT_OF(single); i++)
         if (single[i] != NULL)
             TRY(known_arm(e, d, n, single[i]));
-    damped = node_child(n, "damped");
-    if (damped != NULL) {
-        TRY(node_require(d, damped, NODE_LIST, "damped"));
-        TRY(memory_new(&v->damped, damped->count, sizeof *v->damped, "damped"));
-        for (size_t i = 0; i < damped->count; i++) {
-            TRY(node_require(d, &damped->children[i], NODE_SCALAR, "an arm"));
-            TRY(known_arm(e, d, damped, damped->children[i].text));
-            v->damped[v->damped_count++] = text_copy(damped->children[i].text);
-        }
-    }
+    TRY(read_arms(d, node_child(n, "damped"), "damped", e, &v->damped, &v->damped_count));
 done:
     return result;
 }
@@ -404,19 +297,19 @@ done:
 static status read_quick(const struct yaml_tree *d, const struct node *n, struct experiment *e)
 {
     status result = OK;
-    static const char *const known[] = {"workers", "seeds", "settings", NULL};
+    const char *const known[] = {e->axis, "seeds", "settings", NULL};
     if (n == NULL)
         goto done;
     TRY(node_require(d, n, NODE_MAP, "quick"));
     TRY(node_known_keys(d, n, known));
-    TRY(read_integers(d, n, "workers", &e->quick_workers));
+    TRY(read_integers(d, n, e->axis, &e->quick_columns));
     TRY(read_integers(d, n, "seeds", &e->quick_seeds));
     TRY(read_settings(d, node_child(n, "settings"), &e->quick_settings));
 done:
     return result;
 }
 
-/* A fit needs an earlier arm with the same worker counts that is not fitted itself. */
+/* A fit needs an earlier arm with the same columns that is not fitted itself. */
 static status check_fit(const struct yaml_tree *d, const struct node *n, const struct experiment *e,
                         const struct arm *arm)
 {
@@ -427,12 +320,13 @@ static status check_fit(const struct yaml_tree *d, const struct node *n, const s
              "%s:%u: fit is '%s', but must name an earlier arm that is not fitted itself", d->name,
              n->line, arm->fit);
     }
-    for (size_t i = 0; from != NULL && i < e->workers.count; i++) {
-        if (experiment_arm_has(e, arm, e->workers.at[i]) &&
-            !experiment_arm_has(e, from, e->workers.at[i])) {
-            FAIL(ERROR_USAGE,
-                 "%s:%u: arm '%s' is fitted to arm '%s', which has no runs with %lld workers",
-                 d->name, n->line, arm->name, arm->fit, (long long)e->workers.at[i]);
+    for (size_t i = 0; from != NULL && i < e->columns.count; i++) {
+        if (experiment_arm_has(e, arm, e->columns.at[i]) &&
+            !experiment_arm_has(e, from, e->columns.at[i])) {
+            char column[64];
+            experiment_column_text(e, e->columns.at[i], column);
+            FAIL(ERROR_USAGE, "%s:%u: arm '%s' is fitted to arm '%s', which has no runs with %s",
+                 d->name, n->line, arm->name, arm->fit, column);
         }
     }
 done:
@@ -444,10 +338,10 @@ static status check_expected(const struct yaml_tree *d, const struct node *n,
 {
     status result = OK;
     for (size_t i = 0; i < arm->expected_count; i++) {
-        if (!experiment_arm_has(e, arm, arm->expected[i].workers)) {
-            FAIL(ERROR_USAGE,
-                 "%s:%u: expected has %lld workers, but arm %s has no such worker count", d->name,
-                 node_child(n, "expected")->line, (long long)arm->expected[i].workers, arm->name);
+        if (!experiment_arm_has(e, arm, arm->expected[i].column)) {
+            FAIL(ERROR_USAGE, "%s:%u: expected has %s %lld, which arm %s does not have", d->name,
+                 node_child(n, "expected")->line, e->axis, (long long)arm->expected[i].column,
+                 arm->name);
         }
     }
 done:
@@ -465,7 +359,7 @@ static status read_lists(const struct yaml_tree *d, struct experiment *e)
     TRY(memory_new(&e->arms, arms->count, sizeof *e->arms, "arms"));
     for (size_t i = 0; i < arms->count; i++) {
         e->arm_count = i + 1;
-        TRY(read_arm(d, arms->keys[i], &arms->children[i], &e->arms[i]));
+        TRY(read_arm(d, e->axis, arms->keys[i], &arms->children[i], &e->arms[i]));
         TRY(check_fit(d, &arms->children[i], e, &e->arms[i]));
         TRY(check_expected(d, &arms->children[i], e, &e->arms[i]));
     }
@@ -491,12 +385,49 @@ done:
     return result;
 }
 
+/* columns: delay */
+static status read_axis(const struct yaml_tree *d, struct experiment *e)
+{
+    status result = OK;
+    const struct node *n = node_child(&d->root, "columns");
+    TRY(read_text(d, &d->root, "columns", false, &e->axis));
+    if (e->axis == NULL)
+        e->axis = text_copy("workers");
+    const struct option *key = keys_find(e->axis);
+    if (key == NULL || key->type != OPTION_INTEGER || !key_defines(e->axis)) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: columns is '%s', which is no key that defines a run and has whole numbers",
+             d->name, n->line, e->axis);
+    }
+done:
+    return result;
+}
+
+static status read_metric(const struct yaml_tree *d, struct experiment *e)
+{
+    static const char *const names[] = {[METRIC_ACCURACY] = "accuracy",
+                                        [METRIC_LOSS] = "loss",
+                                        [METRIC_VALIDATION_LOSS] = "validation_loss"};
+    status result = OK;
+    const struct node *n = node_child(&d->root, "metric");
+    size_t i = 0;
+    if (n == NULL)
+        goto done;
+    TRY(node_require(d, n, NODE_SCALAR, "metric"));
+    while (i < COUNT_OF(names) && strcmp(names[i], n->text) != 0)
+        i++;
+    if (i == COUNT_OF(names)) {
+        FAIL(ERROR_USAGE, "%s:%u: metric is '%s'; give accuracy, loss or validation_loss", d->name,
+             n->line, n->text);
+    }
+    e->metric = (enum metric)i;
+done:
+    return result;
+}
+
 status experiment_read(const struct yaml_tree *d, struct experiment *e)
 {
     status result = OK;
-    static const char *const known[] = {"name",    "question",   "source", "settings", "at",
-                                        "workers", "seeds",      "arms",   "claims",   "verdict",
-                                        "quick",   "discussion", NULL};
     TRY(node_require(d, &d->root, NODE_MAP, "an experiment"));
     if (node_child(&d->root, "name") == NULL && node_child(&d->root, "arms") == NULL) {
         FAIL(ERROR_USAGE,
@@ -505,25 +436,30 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
              "a file of settings with `gradlag run %s`",
              d->name, d->name);
     }
+    TRY(read_axis(d, e));
+    const char *const known[] = {"name",  "question", "source", "settings",   "at",
+                                 "seeds", "arms",     "claims", "verdict",    "quick",
+                                 e->axis, "columns",  "metric", "discussion", NULL};
     TRY(node_known_keys(d, &d->root, known));
+    TRY(read_metric(d, e));
     TRY(read_text(d, &d->root, "name", true, &e->name));
     TRY(read_text(d, &d->root, "question", true, &e->question));
     TRY(read_text(d, &d->root, "source", false, &e->source));
     TRY(read_text(d, &d->root, "discussion", false, &e->discussion));
     TRY(read_settings(d, node_child(&d->root, "settings"), &e->settings));
     TRY(read_at(d, node_child(&d->root, "at"), &e->at, &e->at_count));
-    TRY(read_integers(d, &d->root, "workers", &e->workers));
+    TRY(read_integers(d, &d->root, e->axis, &e->columns));
     TRY(read_integers(d, &d->root, "seeds", &e->seeds));
-    if (e->workers.count == 0)
-        FAIL(ERROR_USAGE, "%s: key 'workers' is missing; give a list, for example [1, 2, 4]",
-             d->name);
+    if (e->columns.count == 0)
+        FAIL(ERROR_USAGE, "%s: key '%s' is missing; give a list, for example [1, 2, 4]", d->name,
+             e->axis);
     if (e->seeds.count == 0)
         TRY(default_seeds(&e->seeds));
     TRY(read_lists(d, e));
     TRY(read_verdict(d, node_child(&d->root, "verdict"), e));
     TRY(read_quick(d, node_child(&d->root, "quick"), e));
-    TRY(check_budgets(e, false));
-    TRY(check_budgets(e, true));
+    TRY(experiment_check_budgets(e, false));
+    TRY(experiment_check_budgets(e, true));
 done:
     return result;
 }

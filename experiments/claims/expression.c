@@ -59,14 +59,14 @@ static status arm_name(struct reader *r, char out[64])
     return word(r, "_-.", out);
 }
 
-static status worker_count(struct reader *r, int64_t *out)
+static status read_column(struct reader *r, int64_t *out)
 {
     status result = OK;
     char *end = NULL;
     skip_spaces(r);
     *out = strtoll(r->at, &end, 10);
     if (end == r->at)
-        TRY(malformed(r, "a worker count"));
+        TRY(malformed(r, "a column"));
     r->at = end;
 done:
     return result;
@@ -85,20 +85,20 @@ static status pair(struct reader *r, const char *name, double *value)
 {
     status result = OK;
     char arm[64], other[64];
-    int64_t workers = 0, other_workers;
+    int64_t column = 0, other_column;
     TRY(arm_name(r, arm));
     TRY(expect(r, ',', "',' and another arm"));
     const bool two_counts = at_worker_count(r);
     if (two_counts) {
-        TRY(worker_count(r, &workers));
+        TRY(read_column(r, &column));
         TRY(expect(r, ',', "',' and another arm"));
     }
     TRY(arm_name(r, other));
-    TRY(expect(r, ',', "',' and a worker count"));
-    TRY(worker_count(r, &other_workers));
+    TRY(expect(r, ',', "',' and a column"));
+    TRY(read_column(r, &other_column));
     TRY(expect(r, ')', "')'"));
-    TRY(r->measures->pair(r->measures->context, name, arm, two_counts ? workers : other_workers,
-                          other, other_workers, value));
+    TRY(r->measures->pair(r->measures->context, name, arm, two_counts ? column : other_column,
+                          other, other_column, value));
 done:
     return result;
 }
@@ -107,13 +107,13 @@ static status measure(struct reader *r, const char *name, double *value)
 {
     status result = OK;
     char arm[64];
-    int64_t workers;
+    int64_t column;
     double number = NAN;
     if (strncmp(name, "paired", 6) == 0 && r->measures->pair != NULL)
         return pair(r, name, value);
     TRY(arm_name(r, arm));
-    TRY(expect(r, ',', "',' and a worker count"));
-    TRY(worker_count(r, &workers));
+    TRY(expect(r, ',', "',' and a column"));
+    TRY(read_column(r, &column));
     const bool has_number = take(r, ',');
     if (has_number)
         TRY(sum(r, &number));
@@ -122,7 +122,7 @@ static status measure(struct reader *r, const char *name, double *value)
         *value = NAN;
         goto done;
     }
-    TRY(r->measures->measure(r->measures->context, name, arm, workers, number, value));
+    TRY(r->measures->measure(r->measures->context, name, arm, column, number, value));
 done:
     return result;
 }

@@ -16,13 +16,13 @@
 struct measures {
     void *context;
     /* Sets *out to NaN if the runs are not complete. `number` is NaN if the expression has none.
-     * ERROR_USAGE: the measure, the arm or its worker count does not exist; the number is missing
+     * ERROR_USAGE: the measure, the arm or its column does not exist; the number is missing
      * or not allowed. */
-    status (*measure)(void *context, const char *name, const char *arm, int64_t workers,
+    status (*measure)(void *context, const char *name, const char *arm, int64_t column,
                       double number, double *out);
     /* The same for a pair of cells; NULL: there are no such measures. */
-    status (*pair)(void *context, const char *name, const char *arm, int64_t workers,
-                   const char *other, int64_t other_workers, double *out);
+    status (*pair)(void *context, const char *name, const char *arm, int64_t column,
+                   const char *other, int64_t other_column, double *out);
 };
 /* *value is NaN if a measure is NaN. ERROR_USAGE: the expression is malformed. */
 status expression_value(const char *text, const struct measures *m, double *value) MUST_CHECK;

@@ -18,9 +18,11 @@ struct measure_field {
 
 static const struct measure_field means[] = {
     {"accuracy", offsetof(struct cell, accuracy)},
+    {"score", offsetof(struct cell, score)},
     {"deviation", offsetof(struct cell, deviation)},
     {"interval", offsetof(struct cell, interval)},
     {"validation", offsetof(struct cell, validation)},
+    {"validation_loss", offsetof(struct cell, validation_loss)},
     {"loss", offsetof(struct cell, loss)},
     {"seconds", offsetof(struct cell, seconds)},
     {"updates", offsetof(struct cell, updates)},
@@ -128,7 +130,7 @@ static status no_such_arm(const struct experiment *e, const char *name)
 }
 
 static status check(const struct experiment *e, const char *name, const char *arm_name,
-                    int64_t workers, double number)
+                    int64_t column, double number)
 {
     status result = OK;
     const struct run_query *q = find_run_query(name);
@@ -137,10 +139,13 @@ static status check(const struct experiment *e, const char *name, const char *ar
         TRY(no_such_measure(name));
     if (arm == NULL)
         TRY(no_such_arm(e, arm_name));
-    if (!experiment_arm_has(e, arm, workers))
-        FAIL(ERROR_USAGE, "arm '%s' has no runs with %lld workers", arm_name, (long long)workers);
+    if (!experiment_arm_has(e, arm, column)) {
+        char text[64];
+        experiment_column_text(e, column, text);
+        FAIL(ERROR_USAGE, "arm '%s' has no runs with %s", arm_name, text);
+    }
     if (isnan(number) == (q != NULL && q->has_number)) {
-        FAIL(ERROR_USAGE, "write %s as %s(arm, workers%s)", name, name,
+        FAIL(ERROR_USAGE, "write %s as %s(arm, %s%s)", name, name, e->axis,
              isnan(number) ? ", number" : "");
     }
     if (q != NULL && q->has_fit && arm->fit == NULL) {
@@ -152,13 +157,13 @@ done:
 }
 
 static status check_pair(const struct experiment *e, const char *name, const char *arm,
-                         int64_t workers, const char *other, int64_t other_workers)
+                         int64_t column, const char *other, int64_t other_column)
 {
     status result = OK;
     if (find_pair(name) == NULL)
         TRY(no_such_measure(name));
-    TRY(check(e, "accuracy", arm, workers, NAN));
-    TRY(check(e, "accuracy", other, other_workers, NAN));
+    TRY(check(e, "accuracy", arm, column, NAN));
+    TRY(check(e, "accuracy", other, other_column, NAN));
 done:
     return result;
 }
@@ -197,7 +202,8 @@ static status mean_of(const struct cells *c, const struct cell *cell, const stru
     for (size_t i = 0; i < c->plan->count; i++) {
         const struct planned_run *r = &c->plan->runs[i];
         double value;
-        if (r->state == PLANNED_FINISHED && plan_run_is_of(r, cell->arm->name, cell->workers)) {
+        if (r->state == PLANNED_FINISHED &&
+            plan_run_is_of(r, cell->arm->name, c->experiment->axis, cell->column)) {
             TRY(run_value(q, r, number, &value));
             sum += value;
             count++;
@@ -214,12 +220,12 @@ static void note_delayed(struct cells_reading *r, const struct cell *cell)
         r->delayed = cell;
 }
 
-static status measure(void *context, const char *name, const char *arm, int64_t workers,
+static status measure(void *context, const char *name, const char *arm, int64_t column,
                       double number, double *out)
 {
     struct cells_reading *r = context;
-    status result = check(r->cells->experiment, name, arm, workers, number);
-    const struct cell *cell = cells_find(r->cells, arm, workers);
+    status result = check(r->cells->experiment, name, arm, column, number);
+    const struct cell *cell = cells_find(r->cells, arm, column);
     *out = NAN;
     if (result != OK || cell == NULL)
         return result;
@@ -240,13 +246,13 @@ static bool is_complete(const struct cell *cell)
     return cell->finished == cell->planned;
 }
 
-static status measure_pair(void *context, const char *name, const char *arm, int64_t workers,
-                           const char *other, int64_t other_workers, double *out)
+static status measure_pair(void *context, const char *name, const char *arm, int64_t column,
+                           const char *other, int64_t other_column, double *out)
 {
     struct cells_reading *r = context;
-    const struct cell *a = cells_find(r->cells, arm, workers);
-    const struct cell *b = cells_find(r->cells, other, other_workers);
-    status result = check_pair(r->cells->experiment, name, arm, workers, other, other_workers);
+    const struct cell *a = cells_find(r->cells, arm, column);
+    const struct cell *b = cells_find(r->cells, other, other_column);
+    status result = check_pair(r->cells->experiment, name, arm, column, other, other_column);
     *out = NAN;
     if (result != OK || a == NULL || b == NULL)
         return result;
@@ -267,18 +273,18 @@ struct measures cells_measures(struct cells_reading *r)
     return (struct measures){.context = r, .measure = measure, .pair = measure_pair};
 }
 
-static status check_measure(void *context, const char *name, const char *arm, int64_t workers,
+static status check_measure(void *context, const char *name, const char *arm, int64_t column,
                             double number, double *out)
 {
     *out = 1;
-    return check(context, name, arm, workers, number);
+    return check(context, name, arm, column, number);
 }
 
-static status check_measure_pair(void *context, const char *name, const char *arm, int64_t workers,
-                                 const char *other, int64_t other_workers, double *out)
+static status check_measure_pair(void *context, const char *name, const char *arm, int64_t column,
+                                 const char *other, int64_t other_column, double *out)
 {
     *out = 1;
-    return check_pair(context, name, arm, workers, other, other_workers);
+    return check_pair(context, name, arm, column, other, other_column);
 }
 
 status cells_check(const struct experiment *e, const char *expression)

@@ -12,12 +12,12 @@
  */
 
 /* The finished run that a fitted arm takes its pace from; 0: there is none. */
-static int64_t run_to_fit(const struct plan *plan, const struct arm *arm, int64_t workers,
-                          int64_t seed)
+static int64_t run_to_fit(const struct plan *plan, const char *axis, const struct arm *arm,
+                          int64_t column, int64_t seed)
 {
     for (size_t i = 0; i < plan->count; i++) {
         const struct planned_run *r = &plan->runs[i];
-        if (r->state == PLANNED_FINISHED && plan_run_is_of(r, arm->fit, workers) &&
+        if (r->state == PLANNED_FINISHED && plan_run_is_of(r, arm->fit, axis, column) &&
             options_integer(r->settings, "seed") == seed)
             return r->run_id;
     }
@@ -25,18 +25,18 @@ static int64_t run_to_fit(const struct plan *plan, const struct arm *arm, int64_
 }
 
 /* Adds the tuned and fitted settings of the arm; false: they are not known yet. */
-static bool add_dependent(const struct reproduction *r, const struct arm *arm, int64_t workers,
+static bool add_dependent(const struct reproduction *r, const struct arm *arm, int64_t column,
                           int64_t seed, bool quick, struct settings *all)
 {
     char number[32];
     if (experiment_tune_space(arm, quick) != NULL) {
-        const struct settings *tuned = tuning_settings(&r->tuning, arm, workers);
+        const struct settings *tuned = tuning_settings(&r->tuning, arm, column);
         if (tuned == NULL)
             return false;
         settings_add_all(all, tuned);
     }
     if (arm->fit != NULL) {
-        int64_t run = run_to_fit(&r->plan, arm, workers, seed);
+        int64_t run = run_to_fit(&r->plan, r->e.axis, arm, column, seed);
         snprintf(number, sizeof number, "%lld", (long long)run);
         settings_add(all, "pace", "fit", r->e.file);
         settings_add(all, "pace.run", number, r->e.file);
@@ -45,21 +45,22 @@ static bool add_dependent(const struct reproduction *r, const struct arm *arm, i
     return true;
 }
 
-static status add_run(struct reproduction *r, const struct arm *arm, int64_t workers, int64_t seed,
+static status add_run(struct reproduction *r, const struct arm *arm, int64_t column, int64_t seed,
                       bool quick, const struct settings *more)
 {
     status result = OK;
     struct settings all = {0};
     options *o = NULL;
-    experiment_settings(&r->e, arm, workers, seed, quick, more, &all);
-    if (!add_dependent(r, arm, workers, seed, quick, &all)) {
+    experiment_settings(&r->e, arm, column, seed, quick, more, &all);
+    if (!add_dependent(r, arm, column, seed, quick, &all)) {
         r->later++;
         goto done;
     }
     result = config_compose(&o, &all);
     if (result != OK) {
-        result =
-            error_add_context(result, "arm %s with %lld workers", arm->name, (long long)workers);
+        char text[64];
+        experiment_column_text(&r->e, column, text);
+        result = error_add_context(result, "arm %s with %s", arm->name, text);
         goto done;
     }
     plan_add(&r->plan, &o);
@@ -70,7 +71,7 @@ done:
 
 /* Whether this part has the run. *unit numbers the runs that are divided one by one; they come
  * after the choices of the tuning. It must not depend on the content of the results file. */
-static bool is_of_part(struct reproduction *r, const struct arm *arm, int64_t workers, bool quick,
+static bool is_of_part(struct reproduction *r, const struct arm *arm, int64_t column, bool quick,
                        size_t *unit)
 {
     if (r->part.of > 0 && arm->fit != NULL) {
@@ -78,7 +79,7 @@ static bool is_of_part(struct reproduction *r, const struct arm *arm, int64_t wo
         return false;
     }
     if (experiment_tune_space(arm, quick) != NULL)
-        return tuning_has(&r->tuning, arm, workers);
+        return tuning_has(&r->tuning, arm, column);
     return plan_part_has(&r->part, (*unit)++);
 }
 
@@ -86,18 +87,18 @@ status reproduction_lay_out(struct reproduction *r, bool quick, const struct set
 {
     status result = OK;
     const struct experiment *e = &r->e;
-    const struct int_list *workers = experiment_workers(e, quick);
+    const struct int_list *columns = experiment_columns(e, quick);
     struct int_list seeds;
     size_t unit = r->tuning.of_all_parts;
     experiment_seeds(e, quick, &seeds);
     r->later = r->fitted = 0;
     for (size_t s = 0; s < seeds.count; s++) {
-        for (size_t w = 0; w < workers->count; w++) {
+        for (size_t w = 0; w < columns->count; w++) {
             for (size_t a = 0; a < e->arm_count; a++) {
                 const struct arm *arm = &e->arms[a];
-                if (experiment_has(e, arm, workers->at[w], seeds.at[s], quick) &&
-                    is_of_part(r, arm, workers->at[w], quick, &unit))
-                    TRY(add_run(r, arm, workers->at[w], seeds.at[s], quick, more));
+                if (experiment_has(e, arm, columns->at[w], seeds.at[s], quick) &&
+                    is_of_part(r, arm, columns->at[w], quick, &unit))
+                    TRY(add_run(r, arm, columns->at[w], seeds.at[s], quick, more));
             }
         }
     }
@@ -123,9 +124,8 @@ status reproduction_look_up(struct reproduction *r, bool quick, bool again,
         TRY(plan_look_up(&r->plan));
     }
     if (r->plan.count + r->later == 0 && r->part.of == 0)
-        FAIL(ERROR_USAGE,
-             "%s: no arm has a worker count of 'workers'; add one to 'workers' or to an arm",
-             r->e.file);
+        FAIL(ERROR_USAGE, "%s: no arm has a column of '%s'; add one to '%s' or to an arm",
+             r->e.file, r->e.axis, r->e.axis);
 done:
     return result;
 }
@@ -210,13 +210,11 @@ void reproduction_explain(const struct judged_claim *j, bool by_label, struct te
     const char *arm = by_label ? c->arm->label : c->arm->name;
     unsigned ended = c->finished + c->diverged + c->failed;
     if (j->outcome == CLAIM_OPEN) {
-        text_add(out, "not measured: %u of %u run%s of %s with %lld worker%s ended", ended,
-                 c->planned, plural(c->planned), arm, (long long)c->workers,
-                 plural((uint64_t)c->workers));
+        text_add(out, "not measured: %u of %u run%s of %s with %s ended", ended, c->planned,
+                 plural(c->planned), arm, c->title);
     } else {
-        text_add(out, "%s with %lld worker%s: of %u run%s %u finished, %u diverged, %u failed", arm,
-                 (long long)c->workers, plural((uint64_t)c->workers), c->planned,
-                 plural(c->planned), c->finished, c->diverged, c->failed);
+        text_add(out, "%s with %s: of %u run%s %u finished, %u diverged, %u failed", arm, c->title,
+                 c->planned, plural(c->planned), c->finished, c->diverged, c->failed);
     }
 }
 
@@ -225,10 +223,10 @@ void reproduction_remark(const struct judged_claim *j, bool by_label, struct tex
     const struct cell *c = j->delayed;
     if (c != NULL) {
         text_add(out,
-                 "%s with %lld workers: in %u of %u runs staleness spreads wider than the pace "
-                 "explains; other work on the machine delayed the steps",
-                 by_label ? c->arm->label : c->arm->name, (long long)c->workers,
-                 c->staleness_spread_too_wide, c->finished);
+                 "%s with %s: in %u of %u runs staleness spreads wider than the pace explains; "
+                 "other work on the machine delayed the steps",
+                 by_label ? c->arm->label : c->arm->name, c->title, c->staleness_spread_too_wide,
+                 c->finished);
     }
 }
 

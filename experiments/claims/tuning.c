@@ -9,14 +9,14 @@
 
 enum { LABEL_WIDTH = 40 };
 
-/* Whether the arm has any run with this worker count. */
-static bool has_runs(const struct experiment *e, const struct arm *arm, int64_t workers, bool quick)
+/* Whether the arm has any run in this column. */
+static bool has_runs(const struct experiment *e, const struct arm *arm, int64_t column, bool quick)
 {
     struct int_list seeds;
     bool wanted = false;
     experiment_seeds(e, quick, &seeds);
     for (size_t i = 0; i < seeds.count; i++)
-        wanted = wanted || experiment_has(e, arm, workers, seeds.at[i], quick);
+        wanted = wanted || experiment_has(e, arm, column, seeds.at[i], quick);
     free(seeds.at);
     return wanted;
 }
@@ -35,7 +35,7 @@ static bool add_single_point(const struct tune_space *g, struct settings *out)
     return single;
 }
 
-static status add_choice(struct tuning *t, const struct arm *arm, int64_t workers, bool quick,
+static status add_choice(struct tuning *t, const struct arm *arm, int64_t column, bool quick,
                          const struct settings *more)
 {
     status result = OK;
@@ -46,18 +46,20 @@ static status add_choice(struct tuning *t, const struct arm *arm, int64_t worker
     struct settings base = {0};
     struct text name = {0};
     struct choice *c = memory_append(&t->choices, &t->count, sizeof *c);
-    *c = (struct choice){.arm = arm, .grid = g, .workers = workers, .study = SIZE_MAX};
+    *c = (struct choice){.arm = arm, .grid = g, .column = column, .study = SIZE_MAX};
     if (add_single_point(g, &c->settings))
         goto done;
-    experiment_settings(e, arm, workers, seeds->at[0], quick, more, &base);
+    experiment_settings(e, arm, column, seeds->at[0], quick, more, &base);
     text_add(&name, "%s/tuning", e->name);
     settings_add(&base, "experiment", name.at, e->file);
     c->study = t->trials.count;
     TRY(trials_begin(&t->trials, &g->space, &g->search, &base, seeds));
+    t->trials.at[c->study].by_loss = e->metric != METRIC_ACCURACY;
 done:
     if (result != OK) {
-        result = error_add_context(result, "the tuning of arm %s with %lld workers", arm->name,
-                                   (long long)workers);
+        char text[64];
+        experiment_column_text(e, column, text);
+        result = error_add_context(result, "the tuning of arm %s with %s", arm->name, text);
     }
     settings_free(&base);
     text_free(&name);
@@ -68,17 +70,17 @@ status tuning_lay_out(struct tuning *out, const struct experiment *e, bool quick
                       const struct plan_part *part, const struct settings *more)
 {
     status result = OK;
-    const struct int_list *workers = experiment_workers(e, quick);
+    const struct int_list *columns = experiment_columns(e, quick);
     size_t added;
     out->experiment = e;
-    for (size_t w = 0; w < workers->count; w++) {
+    for (size_t w = 0; w < columns->count; w++) {
         for (size_t a = 0; a < e->arm_count; a++) {
             const struct arm *arm = &e->arms[a];
             if (experiment_tune_space(arm, quick) == NULL ||
-                !has_runs(e, arm, workers->at[w], quick))
+                !has_runs(e, arm, columns->at[w], quick))
                 continue;
             if (plan_part_has(part, out->of_all_parts++))
-                TRY(add_choice(out, arm, workers->at[w], quick, more));
+                TRY(add_choice(out, arm, columns->at[w], quick, more));
         }
     }
     TRY(trials_extend(&out->trials, &added));
@@ -107,30 +109,32 @@ void tuning_choose(struct tuning *t)
     }
 }
 
-static const struct choice *find(const struct tuning *t, const struct arm *arm, int64_t workers)
+static const struct choice *find(const struct tuning *t, const struct arm *arm, int64_t column)
 {
     for (size_t i = 0; i < t->count; i++) {
         const struct choice *c = &t->choices[i];
-        if (c->arm == arm && c->workers == workers)
+        if (c->arm == arm && c->column == column)
             return c;
     }
     return NULL;
 }
 
-bool tuning_has(const struct tuning *t, const struct arm *arm, int64_t workers)
+bool tuning_has(const struct tuning *t, const struct arm *arm, int64_t column)
 {
-    return find(t, arm, workers) != NULL;
+    return find(t, arm, column) != NULL;
 }
 
 const struct settings *tuning_settings(const struct tuning *t, const struct arm *arm,
-                                       int64_t workers)
+                                       int64_t column)
 {
-    const struct choice *c = find(t, arm, workers);
+    const struct choice *c = find(t, arm, column);
     return c != NULL && c->settings.count > 0 ? &c->settings : NULL;
 }
 
-static void print_choice(const struct choice *c, const struct search_study *study, FILE *to)
+static void print_choice(const struct experiment *e, const struct choice *c,
+                         const struct search_study *study, FILE *to)
 {
+    char column[64];
     struct text line = {0};
     const struct search *s = &study->search;
     for (size_t k = 0; k < c->settings.count; k++)
@@ -147,7 +151,8 @@ static void print_choice(const struct choice *c, const struct search_study *stud
                                                       : "");
     }
     print_padded(to, c->arm->label, LABEL_WIDTH);
-    fprintf(to, "%5lld workers:%s\n", (long long)c->workers, line.at);
+    experiment_column_text(e, c->column, column);
+    fprintf(to, "%13s:%s\n", column, line.at);
     text_free(&line);
 }
 
@@ -159,6 +164,6 @@ void tuning_print(const struct tuning *t, FILE *to)
     for (size_t i = 0; i < t->count; i++) {
         const struct choice *c = &t->choices[i];
         if (c->study != SIZE_MAX)
-            print_choice(c, &t->trials.at[c->study], to);
+            print_choice(t->experiment, c, &t->trials.at[c->study], to);
     }
 }

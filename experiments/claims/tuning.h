@@ -1,11 +1,11 @@
 /*
- * tuning.h — tuned settings of arms (key `tune`): one search for each arm and worker count chooses
+ * tuning.h — tuned settings of arms (key `tune`): one search for each arm and column chooses
  * the point with the best score on the validation split. The test set is not used.
  *
  * A grid of one point needs no trials. Trials are runs of the experiment NAME/tuning, separate from
  * the arm's own runs.
  *
- * With --part the choice of an arm at one worker count belongs to one part. That part has all its
+ * With --part the choice of an arm in one column belongs to one part. That part has all its
  * trials and all runs with its settings.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_TUNING_H
@@ -17,7 +17,7 @@
 struct choice {
     const struct arm *arm;
     const struct tune_space *grid;
-    int64_t workers;
+    int64_t column;
     struct settings settings; /* the best point; empty: not known yet */
     size_t study;             /* index in trials.at; SIZE_MAX: one point, needs no trials */
 };
@@ -38,10 +38,10 @@ void tuning_close(struct tuning *t);
 /* Sets the choices whose searches have ended; call it after trials_extend(). */
 void tuning_choose(struct tuning *t);
 /* Whether this part has the choice of a tuned arm. */
-bool tuning_has(const struct tuning *t, const struct arm *arm, int64_t workers);
+bool tuning_has(const struct tuning *t, const struct arm *arm, int64_t column);
 /* The chosen settings, which override those of the arm; NULL: not known yet. */
 const struct settings *tuning_settings(const struct tuning *t, const struct arm *arm,
-                                       int64_t workers);
+                                       int64_t column);
 void tuning_print(const struct tuning *t, FILE *to);
 
 #endif

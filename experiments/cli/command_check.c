@@ -244,9 +244,15 @@ static void check_dataset(struct check *c, const options *o)
         return;
     }
     struct text line = {0};
-    text_add(&line, "%u + %u + %u samples of %u×%u×%u, opened in %.2f s", data.count[SPLIT_TRAIN],
-             data.count[SPLIT_VALIDATION], data.count[SPLIT_TEST], data.channels, data.height,
-             data.width, clock_seconds() - began);
+    text_add(&line, "%u + %u + %u samples of ", data.count[SPLIT_TRAIN],
+             data.count[SPLIT_VALIDATION], data.count[SPLIT_TEST]);
+    if (data.tokens)
+        text_add(&line, "%u tokens", data.height);
+    else
+        text_add(&line, "%u×%u×%u", data.channels, data.height, data.width);
+    if (data.entropy_rate > 0)
+        text_add(&line, ", entropy rate %.4f nats per token", data.entropy_rate);
+    text_add(&line, ", opened in %.2f s", clock_seconds() - began);
     check_text(c, "dataset", name, line.at);
     text_free(&line);
     dataset_close(&data);

@@ -12,6 +12,7 @@
 #include "sync/compression/compression.h"
 #include "sync/pipeline/pipeline.h"
 #include "sync/trainer.h"
+#include "worker/data/sampler.h"
 #include "worker/model/model.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/pace/pace.h"
@@ -61,6 +62,9 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
         {"post_local", "local_steps", "1", "8"},
         {"post_local_epoch", "post_local", "none", "epoch"},
         {"post_local_epoch", "post_local", "decay", "epoch"},
+        {"delay_correction", "delay", "0", "1"},
+        {"delay_annealing", "delay", "0", "4"},
+        {"delay_annealing", "delay", "1", "4"},
         {"weight_decay_of", "weight_decay", "0", "0.1"},
     };
     bool local_sgd = options_integer(o, "local_steps") > 1 && is_initial(o, "post_local");
@@ -115,6 +119,13 @@ static bool external_without_effect(const options *o, struct ineffective *out)
     return false;
 }
 
+static bool chose_text(const options *o)
+{
+    const struct dataset_kind *data =
+        (const struct dataset_kind *)registry_find(&dataset_registry, options_text(o, "dataset"));
+    return data->tokens;
+}
+
 bool config_any_ineffective(const options *o, struct ineffective *out)
 {
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
@@ -150,6 +161,10 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
     if (recipe_without_effect(o, out) || pace_without_effect(o, out) ||
         external_without_effect(o, out))
         return true;
+    if (chose_text(o) && !is_initial(o, "augment")) {
+        *out = (struct ineffective){"augment", "dataset", "cifar10 or other images"};
+        return true;
+    }
     if (policy->never_stale && !is_initial(o, "correction")) {
         *out = (struct ineffective){"correction", "consistency", "asp"};
         return true;
@@ -329,6 +344,7 @@ status config_check(const options *o)
         TRY(compression_check(o));
     }
     TRY(check_external(o));
+    TRY(sampler_check(o, chose_text(o)));
     TRY(check_pipeline(o));
     TRY(check_on_nonfinite(o));
     TRY(check_balance(o));

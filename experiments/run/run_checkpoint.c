@@ -6,6 +6,7 @@
 #include "experiments/config/config.h"
 #include "experiments/run/config_from_row.h"
 #include "ps/rules/correction/correction.h"
+#include "sync/vector_queue.h"
 #include "worker/checkpoint.h"
 #include "worker/optimizer/optimizer.h"
 #include "base/output_file.h"
@@ -207,21 +208,21 @@ static status open_tensors(const struct run_checkpoint *c, struct tensors *t)
     const struct training_state *now = c->now;
     const size_t parameters = worker_parameter_count(w), slices = worker_slice_count(w);
     const size_t states = now->optimizer_state_count / parameters;
-    const size_t most = slices * (1 + states) + 2 + now->vector_count + c->statistic_count;
+    const size_t most = slices * (1 + states) + 1 + now->vector_count + c->statistic_count;
     char name[32];
     TRY(memory_new(&t->at, most, sizeof *t->at, "a checkpoint's tensors"));
     TRY(memory_new(&t->names, most, sizeof *t->names, "a checkpoint's names"));
     name_tensors(w, without_const(now->parameters), without_const(now->optimizer_state), states,
                  t->at, t->names);
     t->count = slices * (1 + states);
-    if (now->waiting != NULL)
-        add_tensor(t, "waiting", 1, parameters, 1, now->waiting);
     if (now->rank_count > 0) {
         add_tensor(t, "ranks", 2, (size_t)options_integer(c->settings, "workers"), now->rank_count,
                    now->ranks);
     }
     for (size_t i = 0; i < now->vector_count; i++) {
-        snprintf(name, sizeof name, "correction%zu", i);
+        const bool waits = i < now->waiting;
+        snprintf(name, sizeof name, "%s%zu", waits ? "waiting" : "correction",
+                 waits ? i : i - now->waiting);
         add_tensor(t, name, 1, parameters, 1, now->vectors[i]);
     }
     for (size_t i = 0; i < c->statistic_count; i++) {
@@ -241,7 +242,8 @@ static void free_tensors(struct tensors *t)
 }
 
 /* Notes that are numbers. Those from OPTIONAL on may be missing in files of older versions or of
- * another mode. WAITING is missing, too, if no gradient waits. */
+ * another mode. VECTORS are all vectors beside the optimizer's, WAITING those that are gradients.
+ */
 enum number {
     VERSION,
     SAMPLES,
@@ -280,9 +282,9 @@ static void numbers_of(const struct training_state *s, double out[NUMBERS])
     out[LOSS_SUM] = s->loss_sum;
     out[LOSS_COUNT] = (double)s->loss_count;
     out[SENT_BYTES] = s->sent_bytes;
-    out[WAITING] = s->waiting != NULL ? (double)s->waiting_version : NAN;
+    out[WAITING] = s->waiting > 0 ? (double)s->waiting : NAN;
     out[COMPUTED] = s->batches != NULL ? (double)s->computed : NAN;
-    out[VECTORS] = s->batches != NULL ? (double)s->vector_count : NAN;
+    out[VECTORS] = s->vector_count > 0 ? (double)s->vector_count : NAN;
 }
 
 static void lists_of(const struct run_checkpoint *s, struct text out[LISTS])
@@ -452,33 +454,45 @@ static double or_zero(double number)
     return isnan(number) ? 0 : number;
 }
 
-/* For mode=async: allocates vectors of rules and takes over the lists. */
-static status allocate_server_state(struct run_checkpoint_file *s, struct notes *notes,
-                                    size_t workers, size_t parameters)
+/* Allocates vectors of rules: of corrections in mode=async, of the delay in mode=sync. */
+static status allocate_vectors(struct run_checkpoint_file *s, const struct notes *notes,
+                               size_t workers, size_t parameters)
 {
     status result = OK;
     const size_t vectors = (size_t)or_zero(notes->numbers[VECTORS]);
-    if (notes->lists[BATCHES].at == NULL)
-        return OK;
-    if (notes->lists[BATCHES].count != workers || vectors > CORRECTION_SHARED + workers) {
-        FAIL(ERROR_DATA,
-             "the checkpoint is damaged: a run of %zu workers with %zu positions and %zu vectors "
-             "of rules",
-             workers, notes->lists[BATCHES].count, vectors);
-    }
-    TRY(memory_new(&s->batches, workers, sizeof *s->batches, "workers' batches"));
+    const size_t most =
+        notes->lists[BATCHES].at != NULL ? CORRECTION_SHARED + workers : 2 * (size_t)DELAY_MOST;
+    if (vectors > most || s->state.waiting > vectors)
+        FAIL(ERROR_DATA, "the checkpoint is damaged: %zu vectors of rules, %zu of them waiting",
+             vectors, s->state.waiting);
     TRY(memory_new(&s->vectors, vectors + 1, sizeof(float *), "vectors of rules"));
-    for (size_t i = 0; i < workers; i++)
-        s->batches[i] = (uint64_t)notes->lists[BATCHES].at[i];
+    s->state.vectors = (const float *const *)s->vectors;
     for (; s->state.vector_count < vectors; s->state.vector_count++) {
         TRY(memory_new(&s->vectors[s->state.vector_count], parameters, sizeof(float),
                        "a vector of a rule"));
     }
+done:
+    return result;
+}
+
+/* For mode=async: takes over the lists. */
+static status allocate_server_state(struct run_checkpoint_file *s, struct notes *notes,
+                                    size_t workers)
+{
+    status result = OK;
+    if (notes->lists[BATCHES].at == NULL)
+        return OK;
+    if (notes->lists[BATCHES].count != workers) {
+        FAIL(ERROR_DATA, "the checkpoint is damaged: a run of %zu workers with %zu positions",
+             workers, notes->lists[BATCHES].count);
+    }
+    TRY(memory_new(&s->batches, workers, sizeof *s->batches, "workers' batches"));
+    for (size_t i = 0; i < workers; i++)
+        s->batches[i] = (uint64_t)notes->lists[BATCHES].at[i];
     s->account = notes->lists[ACCOUNT].at;
     notes->lists[ACCOUNT].at = NULL;
     s->state.computed = (uint64_t)or_zero(notes->numbers[COMPUTED]);
     s->state.batches = s->batches;
-    s->state.vectors = (const float *const *)s->vectors;
     s->state.account = s->account;
     s->state.account_count = notes->lists[ACCOUNT].count;
 done:
@@ -492,7 +506,6 @@ static status allocate_state(struct run_checkpoint_file *s, struct notes *notes,
     status result = OK;
     struct optimizer_rule rule;
     const double *numbers = notes->numbers;
-    const bool waits = !isnan(numbers[WAITING]);
     const size_t each = (size_t)or_zero(numbers[RANK_FLOATS]);
     const size_t workers = (size_t)options_integer(settings, "workers");
     TRY(optimizer_rule_of(settings, &rule));
@@ -501,7 +514,6 @@ static status allocate_state(struct run_checkpoint_file *s, struct notes *notes,
     TRY(memory_new(&s->parameters, parameters, sizeof(float), "parameters"));
     TRY(memory_new(&s->optimizer_state, rule.states * parameters + 1, sizeof(float),
                    "optimizer state"));
-    TRY(memory_new(&s->waiting, waits ? parameters : 1, sizeof(float), "a waiting gradient"));
     TRY(memory_new(&s->ranks, workers * each + 1, sizeof(float), "state of ranks"));
     s->state =
         (struct training_state){.updates = (uint64_t)numbers[VERSION],
@@ -515,11 +527,11 @@ static status allocate_state(struct run_checkpoint_file *s, struct notes *notes,
                                 .parameters = s->parameters,
                                 .optimizer_state = rule.states > 0 ? s->optimizer_state : NULL,
                                 .optimizer_state_count = rule.states * parameters,
-                                .waiting = waits ? s->waiting : NULL,
-                                .waiting_version = waits ? (uint64_t)numbers[WAITING] : 0,
+                                .waiting = (size_t)or_zero(numbers[WAITING]),
                                 .ranks = s->ranks,
                                 .rank_count = each};
-    TRY(allocate_server_state(s, notes, workers, parameters));
+    TRY(allocate_vectors(s, notes, workers, parameters));
+    TRY(allocate_server_state(s, notes, workers));
 done:
     return result;
 }
@@ -550,7 +562,6 @@ void run_checkpoint_close(struct run_checkpoint_file *s)
 {
     memory_free(s->parameters);
     memory_free(s->optimizer_state);
-    memory_free(s->waiting);
     memory_free(s->ranks);
     memory_free(s->batches);
     for (size_t i = 0; i < s->state.vector_count; i++)

@@ -36,7 +36,7 @@ status run_checkpoint_hash(const char *path, char hex[65]) MUST_CHECK;
 /* The contents of a checkpoint; owns all vectors. */
 struct run_checkpoint_file {
     struct training_state state;
-    float *parameters, *optimizer_state, *waiting, *ranks, **vectors;
+    float *parameters, *optimizer_state, *ranks, **vectors;
     uint64_t *batches;
     double *account;
 };

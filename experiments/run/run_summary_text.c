@@ -27,11 +27,12 @@ status run_summary_read(const char *results, int64_t run_id, const options *o,
         "SELECT final_accuracy, best_accuracy, validation_accuracy, final_loss, "
         "samples_per_second, updates, train_seconds, mean_staleness, max_staleness, "
         "sqrt(max(0, square - mean * mean)) / nullif(mean, 0), collapsed, mean, gradients, "
-        "engine = 'virtual' "
+        "engine = 'virtual', (SELECT validation_loss FROM evaluation "
+        "WHERE run_id = %lld ORDER BY updates DESC LIMIT 1) "
         "FROM run, counted WHERE id = %lld";
-    char sql[sizeof form + 48];
-    double v[14] = {0};
-    snprintf(sql, sizeof sql, form, (long long)run_id, (long long)run_id);
+    char sql[sizeof form + 72];
+    double v[15] = {0};
+    snprintf(sql, sizeof sql, form, (long long)run_id, (long long)run_id, (long long)run_id);
     status result = query_numbers(results, sql, v, COUNT_OF(v));
     const struct staleness_spread spread = {
         .mean = v[11], .cv = v[9], .gradients = isfinite(v[12]) ? (uint64_t)v[12] : 0};
@@ -39,6 +40,7 @@ status run_summary_read(const char *results, int64_t run_id, const options *o,
         (struct run_figures){.accuracy = v[0],
                              .best_accuracy = v[1],
                              .validation_accuracy = v[2],
+                             .validation_loss = v[14],
                              .loss = v[3],
                              .samples_per_second = v[4],
                              .updates = v[5],
@@ -66,14 +68,18 @@ static status row_text(const char *results, int64_t run_id, const char *column, 
 
 static void add_accuracy(struct text *out, const struct run_figures *f)
 {
+    double loss = f->loss;
     if (isfinite(f->accuracy)) {
         text_add(out, "accuracy %.2f%%%s", 100 * f->accuracy,
                  f->collapsed ? " (collapsed to one class)" : "");
+    } else if (isfinite(f->validation_accuracy) && !isfinite(loss)) { /* no test split */
+        text_add(out, "validation accuracy %.2f%%", 100 * f->validation_accuracy);
+        loss = f->validation_loss;
     } else {
         text_add(out, "accuracy not measured");
     }
-    if (isfinite(f->loss))
-        text_add(out, "  loss %.4f", f->loss);
+    if (isfinite(loss))
+        text_add(out, "  loss %.4f", loss);
 }
 
 static void add_staleness(struct text *out, const struct run_figures *f)

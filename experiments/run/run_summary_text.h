@@ -8,9 +8,9 @@
 
 #include <stdio.h>
 
-struct run_figures { /* NaN: the row has no value */
-    double accuracy, best_accuracy, validation_accuracy, loss, samples_per_second, updates,
-        train_seconds;
+struct run_figures {                      /* NaN: the row has no value */
+    double accuracy, best_accuracy, loss; /* of the test split */
+    double validation_accuracy, validation_loss, samples_per_second, updates, train_seconds;
     double mean_staleness, staleness_cv, max_staleness;
     double expected_cv; /* the cv that the pace explains, if staleness_cv is too wide
                            (staleness_spread.h); else NaN */

@@ -111,9 +111,9 @@ void plan_key(const struct planned_run *r, struct run_key *out)
                             .config = r->varied.at};
 }
 
-bool plan_run_is_of(const struct planned_run *r, const char *arm, int64_t workers)
+bool plan_run_is_of(const struct planned_run *r, const char *arm, const char *key, int64_t value)
 {
-    return options_integer(r->settings, "workers") == workers &&
+    return options_integer(r->settings, key) == value &&
            strcmp(options_text(r->settings, "arm"), arm) == 0;
 }
 

@@ -72,7 +72,8 @@ void plan_close(struct plan *p);
 bool plan_part_has(const struct plan_part *part, size_t index);
 /* Removes the runs of other parts. Call it before plan_look_up(). */
 void plan_keep_part(struct plan *p, const struct plan_part *part);
-bool plan_run_is_of(const struct planned_run *r, const char *arm, int64_t workers);
+/* Whether the run is of this arm and its integer key has this value. */
+bool plan_run_is_of(const struct planned_run *r, const char *arm, const char *key, int64_t value);
 /* The key that finds the run in its results file; it points into `r`. */
 void plan_key(const struct planned_run *r, struct run_key *out);
 /* Looks up the missing runs in their results files. A finished or diverged run is not executed

@@ -66,9 +66,8 @@ static status score(struct search_study *c, const struct plan *p, size_t trial)
         accuracy += run_score.accuracy / n;
         loss += run_score.loss / n;
     }
-    bool by_loss = diverged == 0 && isnan(accuracy);
-    c->by_loss = c->by_loss || by_loss;
-    const double value = diverged > 0 ? DIVERGED * diverged / n : by_loss ? -loss : accuracy;
+    c->by_loss = c->by_loss || (diverged == 0 && isnan(accuracy));
+    const double value = diverged > 0 ? DIVERGED * diverged / n : c->by_loss ? -loss : accuracy;
     c->search.trials[trial].score = isnan(value) ? DIVERGED : value;
 done:
     return result;

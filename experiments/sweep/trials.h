@@ -3,8 +3,8 @@
  * plan, so that their runs can be executed at the same time.
  *
  * The score of a trial is the mean, over the study's seeds, of the accuracy on the validation split
- * at the end. If the data have no classes, it is the negative loss. The test set is not used. A
- * trial that diverged scores lower than every trial that did not.
+ * at the end. With by_loss, or if the data have no classes, it is the negative loss. The test set
+ * is not used. A trial that diverged scores lower than every trial that did not.
  */
 #ifndef GRADLAG_EXPERIMENTS_SWEEP_TRIALS_H
 #define GRADLAG_EXPERIMENTS_SWEEP_TRIALS_H
@@ -19,7 +19,7 @@ struct search_study {
     struct settings base;  /* the settings that all trials share; owned */
     struct int_list seeds; /* owned */
     size_t *run_of;        /* [trial × seeds.count + seed]: index in the plan */
-    bool by_loss;          /* scores are negative losses */
+    bool by_loss;          /* scores are negative losses; the caller may set it */
 };
 struct trials { /* zero-initialise */
     struct plan plan;

@@ -52,11 +52,14 @@ static status open_optimizer(server_core *c, const struct server_core_options *o
 {
     status result = OK;
     TRY(outer_open(&c->outer, o->settings, o->workers));
-    if (c->outer.rule != NULL)
-        return outer_optimizer(&c->optimizer, &c->outer, o->count);
-    TRY(optimizer_open(&c->optimizer, o->settings, o->count));
-    TRY(optimizer_set_layers(c->optimizer, &o->layers));
-    TRY(open_momentum(c, o));
+    if (c->outer.rule != NULL) {
+        TRY(outer_optimizer(&c->optimizer, &c->outer, o->count));
+        TRY(optimizer_set_layers(c->optimizer, &o->layers));
+    } else {
+        TRY(optimizer_open(&c->optimizer, o->settings, o->count));
+        TRY(optimizer_set_layers(c->optimizer, &o->layers));
+        TRY(open_momentum(c, o));
+    }
 done:
     return result;
 }

@@ -8,8 +8,8 @@ import numpy
 
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
           "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?"}
-# State of the training beside the network's: of the optimizer, of a correction, of a waiting gradient, of ranks.
-_TRAINING = re.compile(r"optimizer\d+\.|(correction\d+|waiting|ranks)$")
+# State of the training beside the network's: of the optimizer, of a correction, of waiting gradients, of ranks.
+_TRAINING = re.compile(r"optimizer\d+\.|(correction\d+|waiting\d+|ranks)$")
 _STATISTIC = re.compile(r"(^|\.)running_(mean|var)$")
 
 

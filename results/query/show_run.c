@@ -98,7 +98,9 @@ static void print_summary(sqlite3_stmt *s, FILE *out)
         ERROR,
         LIST,
         COLLAPSED,
-        VIRTUAL
+        VIRTUAL,
+        VALIDATION_BITS,
+        BITS
     };
     char a[32], b[32], c[32], d[32];
     fprintf(out, "run %s: %s, %s, %s worker%s, seed %s\n", text_or(s, ID, "?"),
@@ -117,6 +119,10 @@ static void print_summary(sqlite3_stmt *s, FILE *out)
     fprintf(out, "  test accuracy  %s at the end, %s at best (validation %s, test loss %s)\n",
             measured(s, FINAL, 4, LIST, a), measured(s, BEST, 4, LIST, b),
             measured(s, VALIDATION, 4, LIST, c), measured(s, LOSS, 4, LIST, d));
+    if (sqlite3_column_type(s, VALIDATION_BITS) != SQLITE_NULL) {
+        fprintf(out, "  bits per byte  %s in the validation split, %s in the test split\n",
+                measured(s, VALIDATION_BITS, 4, LIST, a), measured(s, BITS, 4, LIST, b));
+    }
     if (sqlite3_column_int(s, COLLAPSED) == 1)
         fprintf(out, "  collapsed      at least 99 %% of the test predictions are one class\n");
     fprintf(out, "  parameters     %s\n", text_or(s, SHA, "-"));
@@ -127,19 +133,24 @@ static void print_summary(sqlite3_stmt *s, FILE *out)
 static status show_summary(sqlite3 *db, int64_t id, FILE *out)
 {
     /* A run that has not ended has the counts of its last progress report. The progress of a
-     * virtual run holds seconds of the host. */
+     * virtual run holds seconds of the host. Losses of text also in bits: divided by ln 2. */
     static const char sql[] =
         "WITH self AS ("
         "  SELECT *, coalesce(progress ->> '$.updates', updates) AS u,"
         "   coalesce(progress ->> '$.samples', samples_used) AS n,"
         "   CASE WHEN progress ->> '$.updates' IS NULL THEN train_seconds"
         "    WHEN engine IS NOT 'virtual' THEN progress ->> '$.seconds' END AS t"
-        "  FROM run WHERE id = ?1) "
+        "  FROM run WHERE id = ?1), "
+        "last AS (SELECT validation_loss / 0.6931471805599453 AS validation_bits,"
+        "   test_loss / 0.6931471805599453 AS test_bits FROM evaluation"
+        "   WHERE run_id = (SELECT id FROM self WHERE dataset IN ('text', 'grammar'))"
+        "   ORDER BY updates DESC LIMIT 1) "
         "SELECT id, uuid, experiment, arm, tag, mode, workers, seed, status, started_at, u, n, "
         "samples_computed, t AS train_seconds, coalesce(samples_per_second, n / t) AS "
         "samples_per_second, u / t, final_accuracy, best_accuracy, validation_accuracy, "
         "final_loss, "
-        "parameters_sha256, error, not_a_number, collapsed, engine = 'virtual' FROM self";
+        "parameters_sha256, error, not_a_number, collapsed, engine = 'virtual',"
+        "validation_bits, test_bits FROM self LEFT JOIN last";
     return show_rows(db, sql, id, 0, NULL, print_summary, out);
 }
 

@@ -96,6 +96,7 @@ static status read_runs(struct report_data *d, sqlite3 *db, const char *experime
             .provenance = sqlite3_column_int64(s, 26),
             .slowest = -1,
         };
+        r->bits = real(s, 28);
         r->collapsed = r->status == RUN_FINISHED && sqlite3_column_int(s, 27) == 1;
         d->count[r->status]++;
         d->cell_count = r->cell >= d->cell_count ? r->cell + 1 : d->cell_count;

@@ -35,6 +35,7 @@ struct report_run {
         slowest_share;     /* share: its part of the run's steps */
     int64_t time_workers;  /* workers with recorded times */
     double steps, step_us; /* step_us: mean over all steps */
+    double bits;           /* the final loss of text in bits per byte; NaN: other data */
     bool collapsed;        /* finished, and predicts one class; false if unknown */
     bool drawn;            /* its evaluations are part of the curve of the cell */
 };

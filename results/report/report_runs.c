@@ -140,6 +140,7 @@ static void add_head(struct text *out, const struct report_data *d, const struct
     add_fact(out, "error", r->why);
     add_number(out, "test accuracy %", r->accuracy, 2);
     add_number(out, "test loss", r->loss, 4);
+    add_number(out, "test loss, bits per byte", r->bits, 4);
     add_number(out, "validation accuracy %", r->validation, 2);
     add_number(out, "updates", r->updates, 0);
     add_number(out, "samples used", r->samples_used, 0);

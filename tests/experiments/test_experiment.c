@@ -70,7 +70,7 @@ static void the_example_of_the_docs_is_a_valid_file(void **state)
     assert_string_equal(e.name, "warm-up");
     assert_int_equal(e.arm_count, 7);
     assert_int_equal(e.claim_count, 2);
-    assert_int_equal(e.verdict.workers, 16);
+    assert_int_equal(e.verdict.column, 16);
     experiment_close(&e);
 }
 
@@ -96,8 +96,45 @@ static void every_key_of_a_file_is_read(void **state)
     assert_int_equal(e.quick_seeds.count, 1);
     assert_int_equal(e.arms[0].expected_count, 0);
     assert_int_equal(e.arms[1].expected_count, 1);
-    assert_true(e.arms[1].expected[0].workers == 4 && e.arms[1].expected[0].value == 79.5);
+    assert_true(e.arms[1].expected[0].column == 4 && e.arms[1].expected[0].value == 79.5);
     assert_string_equal(e.discussion, "It is *not*.\n\nOr so.");
+    experiment_close(&e);
+}
+
+/* With `columns: batch` the lists, cells and claims name a batch size, and `workers` is a setting.
+ */
+static void columns_may_vary_another_key(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "name: small\n"
+        "question: Does it?\n"
+        "columns: batch\n"
+        "metric: validation_loss\n"
+        "batch: [16, 32]\n"
+        "settings: {workers: 2, mode: async, model: softmax, epochs: 1}\n"
+        "arms:\n"
+        "  a: {label: a}\n"
+        "  b: {label: b, batch: [32], expected: {32: 1.5}}\n"
+        "claims:\n"
+        "  - {claim: c, value: 'score(a, 16) - score(b, 32)', band: [0, 1]}\n"
+        "verdict: {compared: [a, b]}\n";
+    struct experiment e;
+    struct settings all = {0}, none = {0};
+    options *o = NULL;
+    if (open_text(&e, text) != OK)
+        fail_msg("%s", error_message());
+    assert_int_equal(e.metric, METRIC_VALIDATION_LOSS);
+    assert_true(experiment_arm_has(&e, &e.arms[0], 16));
+    assert_false(experiment_arm_has(&e, &e.arms[1], 16));
+    assert_int_equal(cells_check(&e, e.claims[0].value), OK);
+    assert_int_equal(cells_check(&e, "score(b, 16)"), ERROR_USAGE);
+    experiment_settings(&e, &e.arms[0], 16, 1, false, &none, &all);
+    assert_int_equal(config_compose(&o, &all), OK);
+    assert_int_equal(options_integer(o, "batch"), 16);
+    assert_int_equal(options_integer(o, "workers"), 2);
+    options_close(&o);
+    settings_free(&all);
     experiment_close(&e);
 }
 
@@ -278,6 +315,9 @@ static void an_invalid_file_is_refused_with_line_and_key(void **state)
         {"    quick: [1]\n", "    fit: a-b\n", 11, "a-b"},
         {"    quick: [1]\n", "    fit: one\n", 11, "one"},
         {"    value:", "    sql: SELECT 1\n    value:", 23, "sql"},
+        {"workers: [1, 4]", "columns: lr", 6, "lr"},
+        {"workers: [1, 4]", "columns: batchh", 6, "batchh"},
+        {"workers: [1, 4]", "metric: speed", 6, "speed"},
     };
     struct experiment e;
     for (size_t i = 0; i < COUNT_OF(cases); i++)
@@ -361,12 +401,12 @@ static void every_compiled_in_experiment_is_valid(void **state)
         assert_int_equal(experiment_open(&e, name), OK);
         assert_string_equal(e.name, name);
         for (size_t a = 0; a < e.arm_count; a++) {
-            for (size_t w = 0; w < e.workers.count; w++) {
+            for (size_t w = 0; w < e.columns.count; w++) {
                 struct settings all = {0};
                 options *o;
-                if (!experiment_arm_has(&e, &e.arms[a], e.workers.at[w]))
+                if (!experiment_arm_has(&e, &e.arms[a], e.columns.at[w]))
                     continue;
-                experiment_settings(&e, &e.arms[a], e.workers.at[w], 1, true, &none, &all);
+                experiment_settings(&e, &e.arms[a], e.columns.at[w], 1, true, &none, &all);
                 add_first_points(&e.arms[a], &all);
                 if (config_compose(&o, &all) != OK)
                     fail_msg("%s, arm %s: %s", name, e.arms[a].name, error_message());
@@ -481,6 +521,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_example_of_the_docs_is_a_valid_file),
         cmocka_unit_test(every_key_of_a_file_is_read),
+        cmocka_unit_test(columns_may_vary_another_key),
         cmocka_unit_test(quick_may_set_the_seeds_of_one_cell),
         cmocka_unit_test(an_ineffective_shared_setting_is_dropped_and_an_arms_own_is_an_error),
         cmocka_unit_test(specific_settings_override_general_ones),

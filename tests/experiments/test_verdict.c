@@ -20,14 +20,27 @@ static struct arm arms[] = {
 };
 enum { ONE, ASYNC, INVERSE, SYNC, TUNED, ARMS };
 
-static struct cell cell_of(int arm, int64_t workers, double accuracy, double died)
+static struct cell cell_of(int arm, int64_t workers, double score, double died)
 {
-    return (struct cell){.arm = &arms[arm],
-                         .workers = workers,
-                         .finished = 3,
-                         .accuracy = accuracy,
-                         .updates_per_second = 100.0 / (double)(1 + arm),
-                         .died = died};
+    struct cell cell = {.arm = &arms[arm],
+                        .column = workers,
+                        .finished = 3,
+                        .score = score,
+                        .updates_per_second = 100.0 / (double)(1 + arm),
+                        .died = died};
+    snprintf(cell.title, sizeof cell.title, "%d workers", (int)workers);
+    return cell;
+}
+
+static char *print_verdict(const struct cells *cells)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&text, &size);
+    assert_non_null(to);
+    verdict_print(cells, to);
+    fclose(to);
+    return text;
 }
 
 /* The verdict on these cells as text; the caller frees it. */
@@ -44,15 +57,9 @@ static char *verdict_on(struct cell *cells, size_t count)
                                        .tuned = tuned,
                                        .damped = damped,
                                        .damped_count = 2,
-                                       .workers = 16}};
+                                       .column = 16}};
     struct cells all = {.at = cells, .count = count, .experiment = &e};
-    char *text = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
-    assert_non_null(to);
-    verdict_print(&all, to);
-    fclose(to);
-    return text;
+    return print_verdict(&all);
 }
 
 static void expect_has(const char *text, const char *figure)
@@ -186,6 +193,33 @@ static void a_mean_of_survivors_is_not_compared(void **state)
     free(text);
 }
 
+/* A loss is better if it is lower, and a column need not be a number of workers. */
+static void losses_are_compared_over_the_columns(void **state)
+{
+    (void)state;
+    char *compared[] = {arms[ONE].name, arms[SYNC].name};
+    static char axis[] = "delay";
+    int64_t columns[] = {0, 1};
+    struct experiment e = {.arms = arms,
+                           .arm_count = ARMS,
+                           .axis = axis,
+                           .verdict = {.compared = compared, .compared_count = 2}};
+    struct cell cells[] = {cell_of(ONE, 0, 1.5, 0), cell_of(ONE, 1, 1.75, 0),
+                           cell_of(SYNC, 0, 1.625, 0), cell_of(SYNC, 1, 1.6875, 0)};
+    struct cells all = {.at = cells,
+                        .count = COUNT_OF(cells),
+                        .experiment = &e,
+                        .metric = METRIC_VALIDATION_LOSS,
+                        .columns = columns,
+                        .column_count = COUNT_OF(columns)};
+    char *text = print_verdict(&all);
+    assert_int_equal(times_in(text, "0.250"), 2); /* as a cost, and as the largest */
+    assert_int_equal(times_in(text, "0.062"), 2); /* the smallest */
+    assert_int_equal(times_in(text, "1.688"), 1); /* the best loss at delay 1 */
+    assert_int_equal(times_in(text, "%"), 0);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +231,7 @@ int main(void)
         cmocka_unit_test(without_a_loss_tuning_is_not_compared),
         cmocka_unit_test(it_has_the_fastest_arm_and_the_most_accurate_one),
         cmocka_unit_test(figures_of_one_seed_bring_a_remark),
+        cmocka_unit_test(losses_are_compared_over_the_columns),
     };
     return cmocka_run_group_tests_name("verdict", tests, NULL, NULL);
 }

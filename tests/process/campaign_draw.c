@@ -196,7 +196,7 @@ static void draw_sync(struct campaign_episode *e)
     if (campaign_chance(e, 0.3))
         set_named(e, "compression", &compression_registry);
     if (campaign_chance(e, 0.3))
-        campaign_set(e, "double_buffering=yes");
+        campaign_set(e, "delay=%u", draw(e, 1, 4));
     if (campaign_chance(e, 0.2))
         campaign_set(e, "local_steps=%u", draw(e, 2, 5));
     if (campaign_chance(e, 0.3))

@@ -353,12 +353,13 @@ static void expect_rows_of_an_unbroken_run(struct process_rig *r)
         process_expect_answer(r, equal[i], "1");
 }
 
-/* Resumes from an intermediate checkpoint: the state of each rank, and a gradient that is one
- * update late. */
+/* Resumes from an intermediate checkpoint: the state of each rank, gradients that are late, and the
+ * updates that a correction compares with. */
 static void the_state_of_each_rank_is_in_the_checkpoint(void **state)
 {
     struct process_rig *r = *state;
-    static const char *const with[][2] = {{"double_buffering=yes", "compression=sign"},
+    static const char *const with[][2] = {{"delay=1", "compression=sign"},
+                                          {"delay=3", "delay_correction=error-feedback"},
                                           {"local_steps=3", "momentum=0.9"}};
     for (size_t i = 0; i < COUNT_OF(with); i++) {
         assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", with[i][0],

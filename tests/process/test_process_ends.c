@@ -101,7 +101,7 @@ static void a_run_lost_after_its_last_checkpoint_resumes_to_its_end(void **state
         {"mode=async", "workers=1", "consistency=asp", "servers=1"},
         {"mode=async", "workers=2", "consistency=bsp", "servers=3"},
         {"mode=sync", "workers=2", "optimizer=adamw", "local_steps=1"},
-        {"mode=sync", "workers=2", "double_buffering=yes", "local_steps=1"},
+        {"mode=sync", "workers=2", "delay=3", "local_steps=1"},
     };
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         const char *const *settings = RIG_WITH(RIG_SMALL, "checkpoint=at.safetensors", kinds[i][0],

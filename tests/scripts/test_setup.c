@@ -15,6 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define TEXT "datasets/text/king-james.txt"
+
 static const char debian[] = "ID=debian\nPRETTY_NAME=\"Debian GNU/Linux\"\n";
 
 /* setup can call only the tools in bin/, so the test does not depend on this machine. */
@@ -36,9 +38,11 @@ static void write_machine(struct process_rig *r, const char *os_release)
     process_write(r, "missing", "");
     assert_int_equal(process_shell(r, "mkdir bin && chmod +x dpkg-query apt-get sudo id &&"
                                       " mv dpkg-query apt-get sudo id bin &&"
-                                      " for tool in bash cat env grep mktemp rm tail; do\n"
+                                      " for tool in bash cat env grep install mkdir mktemp rm"
+                                      " sha256sum tail wc; do\n"
                                       "    ln -s $(command -v $tool) bin || exit\n"
-                                      "done"),
+                                      "done\n"
+                                      "mkdir -p datasets/text && touch " TEXT),
                      OK);
 }
 
@@ -48,6 +52,7 @@ static int set_up(struct process_rig *r, const char *arguments)
     assert_non_null(getcwd(tree, sizeof tree));
     int length = snprintf(script, sizeof script,
                           "export GRADLAG_OS_RELEASE=$PWD/os-release PATH=$PWD/bin\n"
+                          "export GRADLAG_DATASETS=$PWD/datasets\n"
                           "'%s/scripts/setup' %s",
                           tree, arguments);
     assert_in_range(length, 1, sizeof script - 1);
@@ -168,6 +173,37 @@ static void setup_shows_the_error_of_apt_get(void **state)
     assert_non_null(strstr(process_errors(r), "--lits"));
 }
 
+static void the_text_is_written_once_and_whole(void **state)
+{
+    struct process_rig *r = *state;
+    write_machine(r, debian);
+    if (process_shell(r, "rm -r datasets && ln -s $(command -v bible) bin/bible") != OK)
+        skip(); /* bible-kjv is missing */
+    assert_int_equal(set_up(r, ""), 0);
+    assert_int_equal(process_shell(r, "test $(wc -c <" TEXT ") = 4404412"), 0);
+    assert_int_equal(set_up(r, ""), 0);
+    assert_string_equal(process_output(r), "");
+    assert_string_equal(called(r), "");
+}
+
+/* Setup warns and goes on, because only dataset=text needs the text. */
+static void a_wrong_or_missing_text_is_not_written(void **state)
+{
+    struct process_rig *r = *state;
+    write_machine(r, debian);
+    assert_int_equal(process_shell(r, "rm -r datasets"), 0);
+    for (int wrong = 0; wrong < 2; wrong++) {
+        if (wrong) {
+            assert_int_equal(process_shell(r, "printf '#!/bin/sh\necho In the end\n' >bin/bible &&"
+                                              " chmod +x bin/bible"),
+                             0);
+        }
+        assert_int_equal(set_up(r, ""), 0);
+        process_expect_errors_contain(r, "dataset.path");
+        assert_int_equal(process_shell(r, "test -e " TEXT), 1);
+    }
+}
+
 int main(void)
 {
 #define SETUP_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
@@ -179,6 +215,8 @@ int main(void)
         SETUP_TEST(a_user_without_sudo_gets_the_command_for_the_administrator),
         SETUP_TEST(on_another_system_setup_lists_the_packages_and_stops),
         SETUP_TEST(setup_shows_the_error_of_apt_get),
+        SETUP_TEST(the_text_is_written_once_and_whole),
+        SETUP_TEST(a_wrong_or_missing_text_is_not_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * test_overlap.c — training with overlap and with double buffering, under mpirun: the bits of the
- * same training without, its records, and how it ends after a failure.
+ * test_overlap.c — training with overlap, under mpirun: the bits of the same training without, its
+ * records, and how it ends after a failure.
  */
 #include "base/memory.h"
 #include "base/sha256.h"
@@ -122,137 +122,6 @@ done:
     return result;
 }
 
-/* ---- double buffering ---------------------------------------------------------------------------
- */
-
-enum { BUFFERED_UPDATES = 13 };
-#define DOUBLE_BUFFERED(more, ...)                                                                 \
-    SETTINGS("updates=13", "double_buffering=yes", "optimizer=momentum", "momentum=0.9",           \
-             "weight_decay=0", "lr=0.05", "schedule=constant", "warmup_epochs=0",                  \
-             "lr_scaling=none", "bucket_kib=4", "model=mlp", more __VA_OPT__(, ) __VA_ARGS__)
-
-static float *zeros(size_t count)
-{
-    float *out = memory_allocate(count * sizeof(float));
-    REQUIRE(out != NULL);
-    memset(out, 0, count * sizeof(float));
-    return out;
-}
-
-/* The definition: θ after n updates is computed from θ after n − 1 updates and the gradients at θ
- * after n − 2 updates, summed in rank order. */
-static status reference(unsigned ranks, char hex[65])
-{
-    status result = OK;
-    options *o = NULL;
-    worker *w[8] = {NULL};
-    struct sha256 digest;
-    struct step_stats stats;
-    TRY(sync_rig_training(&o, DOUBLE_BUFFERED("overlap=no")));
-    for (unsigned i = 0; i < ranks; i++)
-        TRY(worker_open(&w[i],
-                        &(struct worker_options){.settings = o, .index = i, .count = ranks}));
-    const size_t count = worker_parameter_count(w[0]);
-    float *theta = zeros(count), *velocity = zeros(count), *gradient = zeros(count);
-    float *mean = zeros(count), *mean_before = zeros(count);
-    TRY(worker_initial_parameters(w[0], theta, count));
-    for (unsigned batch = 0; batch <= BUFFERED_UPDATES; batch++) {
-        for (unsigned i = 0; batch < BUFFERED_UPDATES && i < ranks; i++) {
-            TRY(worker_gradient(w[i], theta, batch, gradient, &stats));
-            for (size_t k = 0; k < count; k++)
-                mean[k] = i == 0 ? gradient[k] : mean[k] + gradient[k];
-        }
-        for (size_t k = 0; batch > 0 && k < count; k++) {
-            velocity[k] = 0.9f * velocity[k] + mean_before[k];
-            theta[k] -= 0.05f * velocity[k];
-        }
-        for (size_t k = 0; k < count; k++)
-            mean_before[k] = mean[k] * (1.0f / (float)ranks);
-    }
-    sha256_begin(&digest);
-    sha256_add(&digest, theta, count * sizeof(float));
-    sha256_end(&digest, hex);
-    memory_free(theta);
-    memory_free(velocity);
-    memory_free(gradient);
-    memory_free(mean);
-    memory_free(mean_before);
-done:
-    for (unsigned i = 0; i < ranks; i++)
-        worker_close(&w[i]);
-    options_close(&o);
-    return result;
-}
-
-static status case_buffered(unsigned rank, unsigned size)
-{
-    status result = OK;
-    const char *const *ways[] = {
-        DOUBLE_BUFFERED("communicator=shared", "overlap=yes"),
-        DOUBLE_BUFFERED("communicator=shared", "overlap=no"),
-        DOUBLE_BUFFERED("communicator=mpi", "reduction=ordered", "overlap=yes"),
-        DOUBLE_BUFFERED("communicator=mpi", "reduction=ordered", "overlap=auto"),
-        DOUBLE_BUFFERED("communicator=naive", "reduction=ordered", "overlap=no",
-                        "evaluate_every=0.01"),
-    };
-    char hex[65];
-    TRY(reference(size, hex));
-    for (size_t i = 0; i < COUNT_OF(ways); i++) {
-        struct training_outcome outcome;
-        TRY(train(ways[i], rank, size, NULL, &outcome));
-        if (strcmp(hex, outcome.parameters_sha256) != 0 || outcome.updates != BUFFERED_UPDATES ||
-            outcome.samples_used != outcome.samples_computed)
-            FAIL(ERROR_OTHER, "way %zu: %.12s… after %llu updates, not %.12s…", i,
-                 outcome.parameters_sha256, (unsigned long long)outcome.updates, hex);
-    }
-done:
-    return result;
-}
-
-static status case_buffered_records(unsigned rank, unsigned size)
-{
-    status result = OK;
-    static const struct fact facts[] = {
-        {"SELECT count(*) || ' ' || sum(staleness) || ' ' || max(staleness) FROM step", "26 24 1"},
-        {"SELECT group_concat(staleness, '') FROM step WHERE worker = 1", "0111111111111"},
-        {"SELECT round(mean_staleness, 4) || ' ' || max_staleness FROM run", "0.9231 1"},
-    };
-    struct training_outcome outcome;
-    int64_t id;
-    recorder *r = NULL;
-    if (rank == 0 && rig_make_folder(NULL) == 0)
-        r = rig_begin(&(struct run_description){.mode = "sync", .workers = 2}, &id);
-    TRY(train(DOUBLE_BUFFERED("communicator=auto"), rank, size, r, &outcome));
-    if (rank == 0)
-        rig_finish(r, &rig_outcome);
-    if (rank == 0)
-        TRY(expect_facts(facts, COUNT_OF(facts)));
-done:
-    if (rank == 0)
-        rig_remove_folder(NULL);
-    return result;
-}
-
-/* A request to stop while a gradient waits: it stays for the resumed run. */
-static status case_buffered_stop(unsigned rank, unsigned size)
-{
-    status result = OK;
-    struct training_outcome outcome;
-    status ended =
-        train(DOUBLE_BUFFERED("communicator=auto", "checkpoint=x", "checkpoint_every=0.04"), rank,
-              size, NULL, &outcome);
-    /* Update 4 reaches the 80 samples of the checkpoint at which rank 0 gets the request. Gradient
-     * 6, computed next, carries it to all ranks. Gradient 7 is computed during that exchange and
-     * waits.
-     */
-    if (ended != STOPPED || outcome.updates != 6 ||
-        outcome.samples_used + 10 * size != outcome.samples_computed)
-        FAIL(ERROR_OTHER, "ended as %s after %llu updates", status_name(ended),
-             (unsigned long long)outcome.updates);
-done:
-    return result;
-}
-
 /* The learning rate is too high: all ranks end together. */
 static status case_diverges(unsigned rank, unsigned size)
 {
@@ -272,9 +141,6 @@ static const struct sync_case CASES[] = {
     {"bits", case_bits},
     {"records", case_records},
     {"diverges", case_diverges},
-    {"buffered", case_buffered},
-    {"buffered records", case_buffered_records},
-    {"buffered stop", case_buffered_stop},
     {NULL, NULL},
 };
 
@@ -353,32 +219,12 @@ static void divergence_ends_all_ranks_together(void **state UNUSED)
     sync_rig_expect_ok(3, "diverges");
 }
 
-static void double_buffering_has_the_bits_of_its_definition(void **state UNUSED)
-{
-    static const unsigned ranks[] = {1, 2, 3};
-    for (size_t i = 0; i < COUNT_OF(ranks); i++)
-        sync_rig_expect_ok(ranks[i], "buffered");
-}
-
-static void the_staleness_of_double_buffering_is_recorded(void **state UNUSED)
-{
-    sync_rig_expect_ok(2, "buffered records");
-}
-
-static void a_stopped_run_keeps_its_waiting_gradient(void **state UNUSED)
-{
-    sync_rig_expect_ok(2, "buffered stop");
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_changes_no_bit),
         cmocka_unit_test(a_trial_votes_for_overlap_if_it_gains),
         cmocka_unit_test(hidden_time_is_recorded),
-        cmocka_unit_test(double_buffering_has_the_bits_of_its_definition),
-        cmocka_unit_test(the_staleness_of_double_buffering_is_recorded),
-        cmocka_unit_test(a_stopped_run_keeps_its_waiting_gradient),
         cmocka_unit_test(divergence_ends_all_ranks_together),
     };
     int code;

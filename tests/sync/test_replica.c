@@ -296,8 +296,8 @@ done:
 /* Settings that need whole layers, or a gradient per rank, exclude replica_shared. */
 static status case_own(unsigned rank, unsigned size)
 {
-    static const char *const own[] = {"optimizer=lars", "overlap=yes", "double_buffering=yes",
-                                      "local_steps=2", "decay=batch"};
+    static const char *const own[] = {"optimizer=lars", "overlap=yes", "delay=1", "local_steps=2",
+                                      "decay=batch"};
     status result = OK;
     options *o = NULL;
     worker *w = NULL;
@@ -321,7 +321,7 @@ done:
 }
 
 /* Whether overlap is on after `steps` steps. */
-static status expect_overlap(const char *bucket, const char *setting, const char *buffering,
+static status expect_overlap(const char *bucket, const char *setting, const char *delay,
                              unsigned steps, bool expected, unsigned rank, unsigned size)
 {
     status result = OK;
@@ -329,7 +329,7 @@ static status expect_overlap(const char *bucket, const char *setting, const char
     worker *w = NULL;
     communicator *c = NULL;
     replica *r = NULL;
-    TRY(sync_rig_training(&o, SETTINGS(setting, bucket, buffering, "model=mlp")));
+    TRY(sync_rig_training(&o, SETTINGS(setting, bucket, delay, "model=mlp")));
     TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
     TRY(open_on(&r, &replica_host, "mpi", o, w, &c));
     for (uint64_t batch = 0; batch < steps; batch++) {
@@ -339,9 +339,10 @@ static status expect_overlap(const char *bucket, const char *setting, const char
         TRY(replica_gradient(r, batch, &stats));
         TRY(replica_exchange(r, notes));
         TRY(replica_apply(r, 0.01, &finite));
+        replica_take(r);
     }
     if (r->overlaps != expected || r->trial != NULL || r->checks_early)
-        FAIL(ERROR_OTHER, "%s %s %s: after %u steps overlap is %d, %s", bucket, setting, buffering,
+        FAIL(ERROR_OTHER, "%s %s %s: after %u steps overlap is %d, %s", bucket, setting, delay,
              steps, r->overlaps, r->trial != NULL || r->checks_early ? "not decided" : "decided");
 done:
     replica_close(&r);
@@ -358,10 +359,9 @@ static status case_overlap(unsigned rank, unsigned size)
     status result = OK;
     static const char *const whole[] = {"bucket_kib=65536", "bucket_kib=512"};
     for (size_t i = 0; i < COUNT_OF(whole); i++)
-        TRY(expect_overlap(whole[i], "overlap=yes", "double_buffering=no", 1, false, rank, size));
-    TRY(expect_overlap("bucket_kib=16", "overlap=yes", "double_buffering=no", 3, true, rank, size));
-    TRY(expect_overlap("bucket_kib=64", "overlap=yes", "double_buffering=yes", 3, true, rank,
-                       size));
+        TRY(expect_overlap(whole[i], "overlap=yes", "delay=0", 1, false, rank, size));
+    TRY(expect_overlap("bucket_kib=16", "overlap=yes", "delay=0", 3, true, rank, size));
+    TRY(expect_overlap("bucket_kib=64", "overlap=yes", "delay=1", 3, true, rank, size));
 done:
     return result;
 }

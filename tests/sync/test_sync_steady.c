@@ -125,9 +125,13 @@ static status case_resume_own(unsigned rank, unsigned size)
     status result = OK;
     TRY(resume(SETTINGS("compression=fp16"), 0, 0, rank, size));
     TRY(resume(SETTINGS("compression=topk", "compression.ratio=0.1"), 0, 0, rank, size));
-    TRY(resume(SETTINGS("compression=sign", "double_buffering=yes"), 0, 0, rank, size));
-    TRY(resume(SETTINGS("double_buffering=yes", "evaluate_every=0.3"), 0, 0, rank, size));
-    TRY(resume(SETTINGS("double_buffering=yes", "overlap=yes", "bucket_kib=1"), 0, 0, rank, size));
+    TRY(resume(SETTINGS("compression=sign", "delay=1"), 0, 0, rank, size));
+    TRY(resume(SETTINGS("delay=1", "evaluate_every=0.3"), 0, 0, rank, size));
+    TRY(resume(SETTINGS("delay=1", "overlap=yes", "bucket_kib=1"), 0, 0, rank, size));
+    TRY(resume(SETTINGS("delay=7", "optimizer=adamw", "compression=fp16"), 0, 0, rank, size));
+    TRY(resume(SETTINGS("delay=4", "delay_correction=error-feedback", "delay_annealing=50"), 0, 0,
+               rank, size));
+    TRY(resume(SETTINGS("delay=64", "delay_correction=error-feedback"), 0, 0, rank, size));
     TRY(resume(SETTINGS("local_steps=8"), 0, 0, rank, size));
     TRY(resume(SETTINGS("local_steps=3", "optimizer=adamw"), 0, 0, rank, size));
     TRY(resume(SETTINGS("local_steps=3", "local_momentum=average"), 0, 0, rank, size));
@@ -142,8 +146,9 @@ static status case_resume_grown(unsigned rank, unsigned size)
     status result = OK;
     TRY(resume(SETTINGS("decay=batch", "on_nonfinite=skip", "evaluate_every=0.3"), 2, 36, rank,
                size));
-    TRY(resume(SETTINGS("double_buffering=yes", "on_nonfinite=skip", "overlap=no"), 2, 20, rank,
-               size));
+    TRY(resume(SETTINGS("delay=1", "on_nonfinite=skip", "overlap=no"), 2, 20, rank, size));
+    TRY(resume(SETTINGS("delay=3", "on_nonfinite=skip", "overlap=no"), 2, 36, rank, size));
+    TRY(resume(SETTINGS("delay=3", "decay=batch", "on_nonfinite=skip"), 2, 38, rank, size));
 done:
     return result;
 }
@@ -295,8 +300,7 @@ static status case_refused(unsigned rank, unsigned size)
     static const struct {
         const char *settings[4]; /* the first two exclude each other */
     } known[] = {
-        {{"double_buffering=yes", "local_steps=2"}},
-        {{"double_buffering=yes", "decay=batch"}},
+        {{"delay=3", "local_steps=2"}},
         {{"on_nonfinite=skip", "local_steps=2"}},
         {{"overlap=yes", "local_steps=2"}},
         {{"overlap=yes", "decay=batch"}},
@@ -320,8 +324,7 @@ static status case_refused_on_device(unsigned rank, unsigned size)
 {
     status result = OK;
     struct run r = {0};
-    static const char *const settings[] = {"double_buffering=yes", "optimizer=adamw",
-                                           "local_steps=2"};
+    static const char *const settings[] = {"delay=2", "optimizer=adamw", "local_steps=2"};
     for (size_t i = 0; i < COUNT_OF(settings); i++) {
         replica *made = NULL;
         TRY(run_open(&r, SETTINGS("device=cuda", "communicator=mpi", settings[i]), rank, size));

@@ -19,8 +19,9 @@ static void keep(struct seen *s, const struct training_state *now)
     s->kept.parameters = copy_of(now->parameters, worker_parameter_count(s->worker));
     s->kept.optimizer_state = copy_of(now->optimizer_state, now->optimizer_state_count);
     s->kept.ranks = copy_of(now->ranks, s->ranks * now->rank_count);
-    if (now->waiting != NULL)
-        s->kept.waiting = copy_of(now->waiting, worker_parameter_count(s->worker));
+    for (size_t i = 0; i < now->vector_count; i++)
+        s->vectors[i] = copy_of(now->vectors[i], worker_parameter_count(s->worker));
+    s->kept.vectors = (const float *const *)s->vectors;
 }
 
 static void discard(struct seen *s)
@@ -28,7 +29,8 @@ static void discard(struct seen *s)
     memory_free((void *)(uintptr_t)s->kept.parameters);
     memory_free((void *)(uintptr_t)s->kept.optimizer_state);
     memory_free((void *)(uintptr_t)s->kept.ranks);
-    memory_free((void *)(uintptr_t)s->kept.waiting);
+    for (size_t i = 0; i < s->kept.vector_count; i++)
+        memory_free(s->vectors[i]);
     s->kept = (struct training_state){0};
 }
 

@@ -24,6 +24,7 @@ struct seen {
     uint64_t checkpoint_ns;       /* the time that a checkpoint takes */
     struct evaluation evaluation; /* computed by rank 0 alone, at the last checkpoint */
     struct training_state kept;   /* at the first checkpoint; its vectors are copies */
+    float *vectors[2 * DELAY_MOST];
 };
 
 struct run {

@@ -37,24 +37,27 @@ void fixture_open_on(struct fixture *f, const struct backend_options *o, const s
     f->model = *model;
     f->images = images;
     f->batch = batch;
+    f->targets = model->kind->reads_tokens ? images.height : 1;
     check(kind->open(&f->backend, o));
     check(parameter_table_open(&f->table));
     check(model_discover(model, images, f->table));
     check(tape_open(&f->tape, f->backend, f->table, TAPE_TRAIN, images, batch));
+    check(tape_set_targets(f->tape, f->targets));
     f->count = parameter_table_count(f->table);
-    size_t pixels = batch * shape_count(images);
+    size_t pixels = batch * shape_count(images), labels = (size_t)batch * f->targets;
     check(memory_new(&f->parameters, f->count, sizeof(float), "parameters"));
     check(memory_new(&f->gradient, f->count, sizeof(float), "gradient"));
     check(memory_new(&f->shifted, f->count, sizeof(float), "parameters"));
     check(memory_new(&f->pixels, pixels, sizeof(float), "pixels"));
-    check(memory_new(&f->labels, batch, sizeof(uint32_t), "labels"));
+    check(memory_new(&f->labels, labels, sizeof(uint32_t), "labels"));
     parameter_table_initialise(f->table, seed, f->parameters);
     random_open(&r, RANDOM_TEST, seed, 0, 0);
     for (size_t i = 0; i < f->count; ++i)
         f->parameters[i] += (float)(0.1 * random_normal(&r)); /* non-zero biases */
     for (size_t i = 0; i < pixels; ++i)
-        f->pixels[i] = (float)random_normal(&r);
-    for (uint32_t i = 0; i < batch; ++i)
+        f->pixels[i] = model->kind->reads_tokens ? (float)random_below(&r, model->classes)
+                                                 : (float)random_normal(&r);
+    for (size_t i = 0; i < labels; ++i)
         f->labels[i] = random_below(&r, model->classes);
 }
 
@@ -74,13 +77,13 @@ double fixture_step(struct fixture *f, const float *parameters, float *gradient)
 {
     struct op_loss loss;
     memcpy(tape_images(f->tape), f->pixels, f->batch * shape_count(f->images) * sizeof(float));
-    memcpy(tape_labels(f->tape), f->labels, f->batch * sizeof(uint32_t));
+    memcpy(tape_labels(f->tape), f->labels, (size_t)f->batch * f->targets * sizeof(uint32_t));
     tensor *x = tape_begin(f->tape, parameters, gradient);
     tensor *logits = f->model.kind->forward(f->tape, x, &f->model);
     tensor *judged = f->target_scale != 0 ? squared_error(f->tape, logits, f->target_scale, -1)
                                           : softmax_cross_entropy(f->tape, logits);
     check(tape_finish(f->tape, judged, f->batch, &loss));
-    return loss.sum / f->batch;
+    return loss.sum / ((double)f->batch * f->targets);
 }
 
 /* The slope of the loss along `direction` (zero outside the slice), by central differences. */

@@ -8,7 +8,7 @@
 #include "worker/model/model.h"
 #include "worker/worker.h"
 
-/* A model with everything needed to run it on fixed random images and labels. */
+/* A model with everything needed to run it on fixed random images or tokens and labels. */
 struct fixture {
     struct model model;
     backend *backend;
@@ -16,10 +16,11 @@ struct fixture {
     tape *tape;
     struct shape images;
     uint32_t batch;
+    uint32_t targets; /* labels of one sample: 1, or images.height of a model that reads tokens */
     size_t count;
     float *parameters, *gradient, *shifted;
-    float *pixels;
-    uint32_t *labels;
+    float *pixels;      /* or tokens */
+    uint32_t *labels;   /* [batch][targets] */
     float target_scale; /* not 0: the loss is the squared error of the labels' numbers */
 };
 
@@ -34,7 +35,8 @@ void fixture_open(struct fixture *f, const struct model *model, struct shape ima
 void fixture_open_on(struct fixture *f, const struct backend_options *o, const struct model *model,
                      struct shape images, uint32_t batch, uint64_t seed);
 void fixture_close(struct fixture *f);
-/* Returns the mean loss at `parameters` and writes its gradient to `gradient`. */
+/* Returns the mean loss over samples and labels at `parameters` and writes its gradient to
+ * `gradient`. */
 double fixture_step(struct fixture *f, const float *parameters, float *gradient);
 /* Asserts for each slice that the loss changes along the gradient and along a random direction as
  * the gradient predicts. `tolerance` is relative to the slice's gradient. */

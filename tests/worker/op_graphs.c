@@ -178,12 +178,52 @@ tensor *with_whole_blocks(tape *t, tensor *x, const struct model *m)
     return add(t, add(t, first, second), add(t, third, fourth));
 }
 
-#define GRAPH(name, ...)                                                                           \
+/* ---- sequences ---- */
+
+/* Width 12 fills no vector, 32 fills two; the first norm's input is read again. */
+tensor *with_layer_norm(tape *t, tensor *x, const struct model *m)
+{
+    tensor *y = layer_norm(t, x, "ln1");
+    x = linear_per_position(t, add(t, x, y), "wide", 32, 0);
+    x = hyperbolic_tangent(t, layer_norm(t, x, "ln2"));
+    x = add(t, x, layer_norm(t, x, "ln2"));
+    return linear(t, x, "fc", m->classes);
+}
+
+/* Heads of 5, 20 and 1 features; the second attention adds to a gradient. */
+tensor *with_attention(tape *t, tensor *x, const struct model *m)
+{
+    tensor *qkv = linear_per_position(t, x, "qkv1", 3 * 20, 0.3f);
+    tensor *y = add(t, causal_attention(t, qkv, 4), causal_attention(t, qkv, 1));
+    y = linear_per_position(t, gelu(t, y), "qkv2", 3 * 3, 0.3f);
+    return linear(t, causal_attention(t, y, 3), "fc", m->classes);
+}
+
+/* The input's gradient is also that of another sum; the table is used twice. */
+tensor *with_position_embedding(tape *t, tensor *x, const struct model *m)
+{
+    tensor *y = linear_per_position(t, x, "in", 12, 0);
+    tensor *z = position_embedding(t, y, "places", 0.5f);
+    z = add(t, hyperbolic_tangent(t, position_embedding(t, z, "places", 0.5f)), y);
+    return linear(t, add(t, z, position_embedding(t, y, "others", 0.5f)), "fc", m->classes);
+}
+
+tensor *with_embedding(tape *t, tensor *x, const struct model *m)
+{
+    x = embedding(t, x, "tokens", m->classes, 9, 0.5f);
+    x = hyperbolic_tangent(t, linear_per_position(t, x, "fc1", 10, 0));
+    return linear_per_position(t, x, "fc2", m->classes, 0);
+}
+
+tensor *with_tied_embedding(tape *t, tensor *x, const struct model *m)
+{
+    x = embedding(t, x, "tokens", m->classes, 16, 0.5f);
+    return linear_per_position(t, hyperbolic_tangent(t, x), "tokens", m->classes, 0.5f);
+}
+
+#define GRAPH(call, ...)                                                                           \
     {                                                                                              \
-#name, name,                                                                               \
-        {                                                                                          \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
+        .name = #call, .forward = call, .images = { __VA_ARGS__ }                                  \
     }
 const struct op_graph op_graphs[] = {
     GRAPH(with_linear, 3, 9, 7),
@@ -206,3 +246,12 @@ const struct op_graph op_graphs[] = {
     GRAPH(with_whole_blocks, 3, 9, 7),
 };
 const size_t op_graph_count = COUNT_OF(op_graphs);
+
+const struct op_graph sequence_graphs[] = {
+    {"with_layer_norm", with_layer_norm, {7, 1, 12}, false},
+    {"with_attention", with_attention, {19, 1, 12}, false},
+    {"with_position_embedding", with_position_embedding, {7, 1, 12}, false},
+    {"with_embedding", with_embedding, {1, 7, 1}, true},
+    {"with_tied_embedding", with_tied_embedding, {1, 7, 1}, true},
+};
+const size_t sequence_graph_count = COUNT_OF(sequence_graphs);

@@ -28,13 +28,23 @@ forward_function with_value_before_activation;
 forward_function with_shared_weights;
 forward_function with_whole_blocks;
 
-/* All of the above, for loops over every operation. */
+/* On hidden states T×1×C. */
+forward_function with_layer_norm;
+forward_function with_attention;
+forward_function with_position_embedding;
+/* On tokens 1×T×1, with a loss at each position. */
+forward_function with_embedding;
+forward_function with_tied_embedding;
+
+/* For loops over every operation: op_graphs, those on images; sequence_graphs, those on sequences.
+ */
 struct op_graph {
     const char *name;
     forward_function *forward;
-    struct shape images; /* a shape of images that it accepts */
+    struct shape images; /* a shape of images, hidden states or tokens that it accepts */
+    bool tokens;         /* reads tokens */
 };
-extern const struct op_graph op_graphs[];
-extern const size_t op_graph_count;
+extern const struct op_graph op_graphs[], sequence_graphs[];
+extern const size_t op_graph_count, sequence_graph_count;
 
 #endif

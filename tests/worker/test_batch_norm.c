@@ -262,7 +262,7 @@ static status case_together(unsigned rank, unsigned size)
 {
     status result = OK;
     char hex[65];
-    TRY(train(JOINT("verify_every=1", "double_buffering=yes"), rank, size, hex));
+    TRY(train(JOINT("verify_every=1", "delay=2"), rank, size, hex));
     TRY(train(JOINT("verify_every=1", "compression=fp16"), rank, size, hex));
     TRY(train(JOINT("verify_every=1", "decay=batch", "batch_growth_max=2"), rank, size, hex));
 done:
@@ -321,7 +321,7 @@ static void other_communicators_end_with_the_same_bits(void **state UNUSED)
     sync_rig_expect_ok(2, "communicators");
 }
 
-static void works_with_double_buffering_compression_and_grown_batches(void **state UNUSED)
+static void works_with_a_delay_compression_and_grown_batches(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "together");
 }
@@ -343,7 +343,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(gradient_equals_that_of_the_joint_batch_through_onednn),
         cmocka_unit_test(ranks_add_their_sums),
         cmocka_unit_test(other_communicators_end_with_the_same_bits),
-        cmocka_unit_test(works_with_double_buffering_compression_and_grown_batches),
+        cmocka_unit_test(works_with_a_delay_compression_and_grown_batches),
         cmocka_unit_test(one_rank_equals_local_batch_norm),
         cmocka_unit_test(refused_without_batch_norm_and_on_a_gpu),
     };

@@ -96,9 +96,9 @@ static void pair_open(struct fixture f[2], const struct model *m, struct shape i
     for (int i = 0; i < 2; ++i) {
         fixture_open_on(&f[i], o[i], m, images, batch, 3);
         parameter_table_initialise(f[i].table, 3, f[i].parameters);
-        memset(f[i].labels, 0, batch * sizeof(uint32_t));
+        memset(f[i].labels, 0, (size_t)batch * f[i].targets * sizeof(uint32_t));
         size_t size = shape_count(images);
-        for (size_t k = size; k < batch * size; ++k)
+        for (size_t k = size; k < batch * size && !m->kind->reads_tokens; ++k)
             f[i].pixels[k] = f[i].pixels[k % size] + f[i].pixels[k];
     }
 }
@@ -141,6 +141,27 @@ static void every_operation_is_near_fp32(void **state)
         struct model m = of_graph(&kind, op_graphs[i].forward);
         assert_near(op_graphs[i].name, &m, op_graphs[i].images, BATCH, BOUND);
     }
+}
+
+static void operations_on_sequences_are_near_fp32(void **state)
+{
+    (void)state;
+    need_bf16();
+    for (size_t i = 0; i < sequence_graph_count; ++i) {
+        struct model_kind kind;
+        struct model m = of_graph(&kind, sequence_graphs[i].forward);
+        kind.reads_tokens = sequence_graphs[i].tokens;
+        assert_near(sequence_graphs[i].name, &m, sequence_graphs[i].images, BATCH, BOUND);
+    }
+}
+
+static void gpt_is_near_fp32(void **state)
+{
+    (void)state;
+    need_bf16();
+    struct model m = of_registry(built_in_models());
+    assert_string_equal(m.kind->about.name, "gpt");
+    assert_near("gpt", &m, (struct shape){1, 33, 1}, 32, BOUND);
 }
 
 static void every_model_is_near_fp32(void **state)
@@ -410,6 +431,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_is_near_fp32),
+        cmocka_unit_test(operations_on_sequences_are_near_fp32),
+        cmocka_unit_test(gpt_is_near_fp32),
         cmocka_unit_test(every_model_is_near_fp32),
         cmocka_unit_test(products_are_summed_in_float32),
         cmocka_unit_test(bf16_results_are_rounded_once),

@@ -7,16 +7,18 @@
 
 #include <string.h>
 
+#include "base/random.h"
 #include "worker/data/sampler.h"
 
 static const struct option keys[] = {
+    {"dataset", OPTION_TEXT, "text", 0, 0, NULL, NULL, "dataset"},
     {"sampler", OPTION_NAME, "partition", 0, 0, "partition|reshuffled|whole", NULL, "sampler"},
     {"seed", OPTION_INTEGER, "1", 0, 1e15, NULL, NULL, "seed"},
     {0},
 };
 
-static sampler *opened(const char *kind, const char *seed, uint32_t samples, unsigned worker,
-                       unsigned workers)
+static sampler *opened_on(const struct dataset *d, const char *kind, const char *seed,
+                          unsigned worker, unsigned workers)
 {
     options *o = NULL;
     sampler *s = NULL;
@@ -24,9 +26,16 @@ static sampler *opened(const char *kind, const char *seed, uint32_t samples, uns
     assert_int_equal(options_declare(o, keys), OK);
     assert_int_equal(options_set(o, "sampler", kind, "test"), OK);
     assert_int_equal(options_set(o, "seed", seed, "test"), OK);
-    assert_int_equal(sampler_open(&s, o, samples, worker, workers), OK);
+    assert_int_equal(sampler_open(&s, o, d, worker, workers), OK);
     options_close(&o);
     return s;
+}
+
+static sampler *opened(const char *kind, const char *seed, uint32_t samples, unsigned worker,
+                       unsigned workers)
+{
+    const struct dataset d = {.count = {samples}};
+    return opened_on(&d, kind, seed, worker, workers);
 }
 
 static void the_shards_of_all_workers_form_the_training_split(void **state)
@@ -126,7 +135,7 @@ static void an_empty_shard_is_a_usage_error(void **state)
     sampler *s = NULL;
     assert_int_equal(options_open(&o), OK);
     assert_int_equal(options_declare(o, keys), OK);
-    assert_int_equal(sampler_open(&s, o, 3, 3, 4), ERROR_USAGE);
+    assert_int_equal(sampler_open(&s, o, &(struct dataset){.count = {3}}, 3, 4), ERROR_USAGE);
     assert_null(s);
     assert_non_null(strstr(error_message(), "sampler"));
     sampler_close(&s);
@@ -165,6 +174,92 @@ static void a_reshuffled_split_has_new_shards_on_each_pass(void **state)
     assert_in_range(again, 0, SAMPLES / WORKERS / 2);
 }
 
+/* ---- windows of a text ---- */
+
+enum { WINDOW = 8 };
+
+/* A split of `length` bytes, which has length − WINDOW starts. */
+static struct dataset text_of(uint32_t length)
+{
+    return (struct dataset){.tokens = true,
+                            .channels = 1,
+                            .height = WINDOW,
+                            .width = 1,
+                            .count = {(length - 1) / WINDOW},
+                            .length = {length}};
+}
+
+static void every_start_of_a_text_belongs_to_one_worker(void **state)
+{
+    (void)state;
+    enum { LENGTH = 20 * WINDOW + 3, STARTS = LENGTH - WINDOW, WORKERS = 3, DRAWS = 20000 };
+    const struct dataset d = text_of(LENGTH);
+    uint32_t sizes = 0;
+    unsigned seen[STARTS] = {0};
+    static uint32_t starts[DRAWS];
+    for (unsigned w = 0; w < WORKERS; w++) {
+        sampler *s = opened_on(&d, "partition", "5", w, WORKERS);
+        sampler_batch(s, 0, DRAWS, starts);
+        for (int i = 0; i < DRAWS; i++) {
+            assert_in_range(starts[i], 0, STARTS - 1);
+            assert_int_equal(starts[i] / WINDOW % WORKERS, w);
+            seen[starts[i]]++;
+        }
+        sizes += sampler_shard_size(s);
+        sampler_close(&s);
+    }
+    assert_int_equal(sizes, STARTS);
+    for (int i = 0; i < STARTS; i++) /* about 390 each; the deviation is below 20 */
+        assert_in_range(seen[i], 250, 550);
+}
+
+static void windows_are_drawn_from_the_stream_of_seed_worker_and_batch(void **state)
+{
+    (void)state;
+    enum { STARTS = 1000, BATCH = 16 };
+    const struct dataset d = text_of(STARTS + WINDOW);
+    sampler *s = opened_on(&d, "whole", "7", 2, 4);
+    uint32_t starts[BATCH];
+    for (uint64_t batch = 5; batch-- > 0;) {
+        struct random_stream r;
+        random_open(&r, RANDOM_WINDOWS, 7, 2, batch);
+        sampler_batch(s, batch, BATCH, starts);
+        for (int i = 0; i < BATCH; i++)
+            assert_int_equal(starts[i], random_below(&r, STARTS));
+    }
+    sampler_close(&s);
+}
+
+static void one_worker_draws_the_same_windows_with_both_samplers(void **state)
+{
+    (void)state;
+    enum { BATCH = 64 };
+    const struct dataset d = text_of(12345);
+    uint32_t starts[2][BATCH];
+    for (int i = 0; i < 2; i++) {
+        sampler *s = opened_on(&d, i == 0 ? "partition" : "whole", "1", 0, 1);
+        sampler_batch(s, 9, BATCH, starts[i]);
+        sampler_close(&s);
+    }
+    assert_memory_equal(starts[0], starts[1], sizeof starts[0]);
+}
+
+static void a_text_refuses_reshuffled_shards_and_too_many_workers(void **state)
+{
+    (void)state;
+    const struct dataset d = text_of(3 * WINDOW); /* two blocks of starts */
+    options *o = NULL;
+    sampler *s = NULL;
+    assert_int_equal(options_open(&o), OK);
+    assert_int_equal(options_declare(o, keys), OK);
+    assert_int_equal(sampler_open(&s, o, &d, 2, 3), ERROR_USAGE);
+    assert_int_equal(options_set(o, "sampler", "reshuffled", "test"), OK);
+    assert_int_equal(sampler_open(&s, o, &d, 0, 1), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "sampler=whole"));
+    assert_null(s);
+    options_close(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +270,10 @@ int main(void)
         cmocka_unit_test(seed_and_worker_change_the_order),
         cmocka_unit_test(an_empty_shard_is_a_usage_error),
         cmocka_unit_test(a_reshuffled_split_has_new_shards_on_each_pass),
+        cmocka_unit_test(every_start_of_a_text_belongs_to_one_worker),
+        cmocka_unit_test(windows_are_drawn_from_the_stream_of_seed_worker_and_batch),
+        cmocka_unit_test(one_worker_draws_the_same_windows_with_both_samplers),
+        cmocka_unit_test(a_text_refuses_reshuffled_shards_and_too_many_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,6 +144,13 @@ status cpu_op_open(struct cpu *c, const struct op_description *d, backend_buffer
         return cpu_cross_entropy_open(c, d, input, out, output);
     case OP_SQUARED_ERROR:
         return cpu_squared_error_open(c, d, input, out, output);
+    case OP_EMBEDDING:
+    case OP_POSITION_EMBEDDING:
+        return cpu_embedding_open(c, d, input, out, output);
+    case OP_LAYER_NORM:
+        return cpu_layer_norm_open(c, d, input, out, output);
+    case OP_ATTENTION:
+        return cpu_attention_open(c, d, input, out, output);
     }
     contract_broken("the operation's kind is known", __FILE__, __LINE__, __func__);
 }

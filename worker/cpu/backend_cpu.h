@@ -13,6 +13,9 @@
  * max pooling over 2×2 positions, for one thread backend_cpu_average16.c       the mean over all
  * positions, in bf16, for one thread backend_cpu_norm.c            batch norm through oneDNN
  *   backend_cpu_norm16*.c         batch norm for one thread, fused with the residual sum
+ *   backend_cpu_embedding.c       embeddings of tokens and positions
+ *   backend_cpu_layer_norm.c      layer norm
+ *   backend_cpu_attention*.c      causal attention, block by block of each head
  *   backend_cpu_kernels.c         elementwise loops and the loss, too small for a primitive
  *   backend_cpu_bf16_fallback.c   float32 operations between activations in bf16
  *
@@ -102,6 +105,11 @@ enum { CPU_STREAM_ABOVE = 1 << 20 };
 status cpu_buffer_new(struct cpu *c, uint32_t batch, struct shape s, onednn_const_layout layout,
                       backend_buffer **out) MUST_CHECK;
 void cpu_buffer_free(backend_buffer *b);
+/* A row-major buffer for the operation's output. */
+status cpu_plain_buffer_new(struct cpu *c, const struct op_description *d,
+                            backend_buffer **out) MUST_CHECK;
+/* ERROR_USAGE if the operation's input is not row-major. */
+status cpu_requires_plain(const struct op_description *d, const backend_buffer *input) MUST_CHECK;
 static inline size_t cpu_element_bytes(bool bf16)
 {
     return bf16 ? sizeof(uint16_t) : sizeof(float);
@@ -251,6 +259,15 @@ status cpu_cross_entropy_open(struct cpu *c, const struct op_description *d,
 status cpu_squared_error_open(struct cpu *c, const struct op_description *d,
                               backend_buffer *const in[2], backend_op **out,
                               backend_buffer **output) MUST_CHECK;
+status cpu_embedding_open(struct cpu *c, const struct op_description *d,
+                          backend_buffer *const in[2], backend_op **out,
+                          backend_buffer **output) MUST_CHECK;
+status cpu_layer_norm_open(struct cpu *c, const struct op_description *d,
+                           backend_buffer *const in[2], backend_op **out,
+                           backend_buffer **output) MUST_CHECK;
+status cpu_attention_open(struct cpu *c, const struct op_description *d,
+                          backend_buffer *const in[2], backend_op **out,
+                          backend_buffer **output) MUST_CHECK;
 
 /* ---- kernels ---- */
 void cpu_add_into(float *restrict to, const float *restrict from, size_t count);
@@ -269,15 +286,15 @@ void cpu_column_sums(const float *restrict g, size_t rows, size_t columns, float
                      bool accumulate);
 void cpu_add_two(float *restrict out, const float *restrict a, const float *restrict b,
                  size_t count, enum activation act);
-struct cpu_answers {     /* of `valid` samples */
+struct cpu_answers {     /* of `valid` rows */
     const float *logits; /* [valid][classes] */
     const uint32_t *labels;
     uint32_t valid, classes;
     struct op_targets targets;
 };
 void cpu_cross_entropy(const struct cpu_answers *a, struct op_loss *loss);
-/* (softmax − targets) / valid; rows from `valid` to `batch` are zero. */
-void cpu_cross_entropy_backward(const struct cpu_answers *a, uint32_t batch, float *gradient,
+/* (softmax − targets) / valid; rows from `valid` to `rows` are zero. */
+void cpu_cross_entropy_backward(const struct cpu_answers *a, uint32_t rows, float *gradient,
                                 bool accumulate);
 
 #endif

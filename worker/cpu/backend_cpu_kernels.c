@@ -1,9 +1,7 @@
 #include "worker/cpu/backend_cpu.h"
+#include "worker/cpu/backend_cpu_lines.h"
 
 #include <math.h>
-#include <string.h>
-
-#include "base/vector_line.h"
 
 VECTOR_CLONES void cpu_add_into(float *restrict to, const float *restrict from, size_t count)
 {
@@ -108,13 +106,64 @@ VECTOR_CLONES void cpu_add_two(float *restrict out, const float *restrict a,
     }
 }
 
+/* ---- cross-entropy ---- */
+
+/* A row with fewer classes does not fill a line: expf is faster. */
+enum { LEAST_FOR_LINES = VECTOR_LANES };
+
+VECTOR_CLONES static float largest_of_lines(const float *row, uint32_t classes)
+{
+    vector_line most = (vector_line){0} + row[0], v;
+    for (size_t k = 0; k < classes; k += VECTOR_LANES) {
+        lines_load(&v, row + k, classes - k);
+        lines_fill(&v, classes - k, row[0]);
+        lines_larger(&most, &v);
+    }
+    return lines_largest(&most);
+}
+
+/* The first of equal ones. */
 static uint32_t largest(const float *row, uint32_t classes)
 {
     uint32_t best = 0;
-    for (uint32_t k = 1; k < classes; ++k)
-        if (row[k] > row[best])
-            best = k;
-    return best;
+    if (classes < LEAST_FOR_LINES) {
+        for (uint32_t k = 1; k < classes; ++k)
+            if (row[k] > row[best])
+                best = k;
+        return best;
+    }
+    const float most = largest_of_lines(row, classes);
+    while (best < classes && row[best] != most)
+        ++best;
+    return best < classes ? best : 0; /* NaN equals nothing */
+}
+
+/* Σ exp(row − most) */
+VECTOR_CLONES static float sum_of_lines(const float *row, uint32_t classes, float most)
+{
+    vector_line sum = {0}, v;
+    for (size_t k = 0; k < classes; k += VECTOR_LANES) {
+        lines_load(&v, row + k, classes - k);
+        v -= most;
+        lines_exp(&v);
+        lines_fill(&v, classes - k, 0);
+        sum += v;
+    }
+    return lines_sum(&sum);
+}
+
+/* g += exp(row − most) × scale */
+VECTOR_CLONES static void add_lines(const float *row, uint32_t classes, float most, float scale,
+                                    float *g)
+{
+    for (size_t k = 0; k < classes; k += VECTOR_LANES) {
+        vector_line v;
+        lines_load(&v, row + k, classes - k);
+        v -= most;
+        lines_exp(&v);
+        v *= scale;
+        lines_put(g + k, &v, classes - k, true);
+    }
 }
 
 /* Σ over classes of target × logit. */
@@ -136,30 +185,44 @@ void cpu_cross_entropy(const struct cpu_answers *a, struct op_loss *loss)
         const float *row = a->logits + (size_t)n * a->classes;
         uint32_t best = largest(row, a->classes);
         float total = 1; /* exp(0) of the largest logit */
-        for (uint32_t k = 0; k < a->classes; ++k)
-            total += k == best ? 0 : expf(row[k] - row[best]);
+        if (a->classes >= LEAST_FOR_LINES)
+            total = sum_of_lines(row, a->classes, row[best]);
+        else
+            for (uint32_t k = 0; k < a->classes; ++k)
+                total += k == best ? 0 : expf(row[k] - row[best]);
         loss->sum += (double)(logf(total) + row[best] -
                               target_logit(row, a->classes, a->labels[n], a->targets));
         loss->correct += best == a->labels[n];
     }
 }
 
-void cpu_cross_entropy_backward(const struct cpu_answers *a, uint32_t batch, float *gradient,
+/* g += softmax / valid */
+static void add_softmax(const struct cpu_answers *a, const float *row, float *g)
+{
+    const float most = row[largest(row, a->classes)], valid = (float)a->valid;
+    float total = 0;
+    if (a->classes >= LEAST_FOR_LINES) {
+        total = sum_of_lines(row, a->classes, most);
+        add_lines(row, a->classes, most, 1 / (total * valid), g);
+        return;
+    }
+    for (uint32_t k = 0; k < a->classes; ++k)
+        total += expf(row[k] - most);
+    float scale = 1 / (total * valid);
+    for (uint32_t k = 0; k < a->classes; ++k)
+        g[k] += expf(row[k] - most) * scale;
+}
+
+void cpu_cross_entropy_backward(const struct cpu_answers *a, uint32_t rows, float *gradient,
                                 bool accumulate)
 {
     const float valid = (float)a->valid;
     const float right = a->targets.right / valid, other = a->targets.other / valid;
     if (!accumulate)
-        memset(gradient, 0, (size_t)batch * a->classes * sizeof *gradient);
+        memset(gradient, 0, (size_t)rows * a->classes * sizeof *gradient);
     for (uint32_t n = 0; n < a->valid; ++n) {
-        const float *row = a->logits + (size_t)n * a->classes;
         float *g = gradient + (size_t)n * a->classes;
-        float most = row[largest(row, a->classes)], total = 0;
-        for (uint32_t k = 0; k < a->classes; ++k)
-            total += expf(row[k] - most);
-        float scale = 1 / (total * valid);
-        for (uint32_t k = 0; k < a->classes; ++k)
-            g[k] += expf(row[k] - most) * scale;
+        add_softmax(a, a->logits + (size_t)n * a->classes, g);
         for (uint32_t k = 0; other != 0 && k < a->classes; ++k)
             g[k] -= k == a->labels[n] ? 0 : other;
         g[a->labels[n]] -= right;

@@ -140,9 +140,9 @@ status cpu_linear_open(struct cpu *c, const struct op_description *d, backend_bu
     onednn_layout plain = NULL;
     TRY(memory_new(&l, 1, sizeof *l, "a layer"));
     l->op = (backend_op){*d, forward, backward, close_linear};
-    l->rows = d->batch;
-    l->inputs = (uint32_t)shape_count(d->input);
-    l->outputs = d->output.channels;
+    l->rows = d->batch * op_rows(d);
+    l->inputs = op_features(d);
+    l->outputs = (uint32_t)shape_count(d->output) / op_rows(d);
     if (!in[0]->plain)
         TRY(open_reorders(c, l, in[0]));
     if (c->bf16)

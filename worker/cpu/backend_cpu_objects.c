@@ -124,6 +124,29 @@ struct cpu_panels cpu_panels_of(const backend_buffer *b)
                                .image = places * channels};
 }
 
+status cpu_plain_buffer_new(struct cpu *c, const struct op_description *d, backend_buffer **out)
+{
+    status result = OK;
+    onednn_layout plain = NULL;
+    TRY(cpu_plain_layout(&plain, d->batch, d->output));
+    TRY(cpu_buffer_new(c, d->batch, d->output, plain, out));
+done:
+    onednn_layout_close(&plain);
+    return result;
+}
+
+status cpu_requires_plain(const struct op_description *d, const backend_buffer *input)
+{
+    status result = OK;
+    if (!input->plain) {
+        FAIL(ERROR_USAGE,
+             "%s requires a row-major input; the model must call linear or reshape before it",
+             op_name(d->kind));
+    }
+done:
+    return result;
+}
+
 void cpu_buffer_free(backend_buffer *b)
 {
     if (b != NULL) {

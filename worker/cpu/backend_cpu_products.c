@@ -114,9 +114,9 @@ status cpu_products_open(struct cpu *c, const struct op_description *d, const ba
     status result = OK;
     struct cpu_products *p = NULL;
     TRY(memory_new(&p, 1, sizeof *p, "a layer"));
-    p->rows = d->batch;
-    p->inputs = (uint32_t)shape_count(d->input);
-    p->outputs = d->output.channels;
+    p->rows = d->batch * op_rows(d);
+    p->inputs = op_features(d);
+    p->outputs = (uint32_t)shape_count(d->output) / op_rows(d);
     TRY(roundings_open(c, p, input));
     TRY(product_open(c, &p->forward, p->rows, p->outputs, p->inputs, false, true));
     if (d->flags & OP_TRAINING) {

@@ -321,9 +321,9 @@ done:
 
 static struct cpu_answers answers_of(const backend_op *op, const struct op_call *call)
 {
-    const uint32_t classes = op->d.input.channels;
-    return (struct cpu_answers){call->input[0]->data, call->labels, call->valid, classes,
-                                op_targets(op->d.smoothing, classes)};
+    const uint32_t classes = op_features(&op->d);
+    return (struct cpu_answers){call->input[0]->data, call->labels, call->valid * op_rows(&op->d),
+                                classes, op_targets(op->d.smoothing, classes)};
 }
 
 static status loss_forward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)
@@ -337,8 +337,8 @@ static status loss_backward(struct cpu *c UNUSED, backend_op *op, const struct o
 {
     struct cpu_answers answers = answers_of(op, call);
     if (call->input_gradient[0] != NULL) {
-        cpu_cross_entropy_backward(&answers, op->d.batch, call->input_gradient[0]->data,
-                                   call->accumulate[0]);
+        cpu_cross_entropy_backward(&answers, op->d.batch * op_rows(&op->d),
+                                   call->input_gradient[0]->data, call->accumulate[0]);
     }
     return OK;
 }
@@ -348,10 +348,7 @@ static status loss_open(const struct op_description *d, backend_buffer *const in
 {
     status result = OK;
     struct cpu_simple *s = NULL;
-    if (!in[0]->plain) {
-        FAIL(ERROR_USAGE,
-             "the loss requires a row-major input; end the model with linear or reshape");
-    }
+    TRY(cpu_requires_plain(d, in[0]));
     TRY(simple_new(d, functions, &s));
     *out = &s->op;
 done:

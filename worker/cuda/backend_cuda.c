@@ -104,11 +104,14 @@ static status op_open(backend *b, const struct op_description *d, backend_buffer
         [OP_RESHAPE] = cuda_reshape_open,
         [OP_BATCH_NORM] = cuda_batch_norm_open,
         [OP_CROSS_ENTROPY] = cuda_cross_entropy_open,
-        [OP_SQUARED_ERROR] = NULL,
     };
     *output = NULL;
-    if (open[d->kind] == NULL)
-        FAIL(ERROR_USAGE, "device=cuda has no squared error; set device=cpu");
+    if (d->kind >= COUNT_OF(open) || open[d->kind] == NULL || d->flags & OP_PER_POSITION) {
+        FAIL(ERROR_USAGE,
+             "device=cuda has no kernels for %s%s, which this model or its loss needs (for example "
+             "model=gpt); set device=cpu",
+             op_name(d->kind), d->flags & OP_PER_POSITION ? " per position" : "");
+    }
     TRY(open[d->kind]((struct cuda *)b, d, input, out, output));
 done:
     return result;

@@ -75,9 +75,8 @@ struct cuda_staging {
 
 struct cuda_data {
     uint8_t *images[SPLIT_COUNT];
-    uint32_t count[SPLIT_COUNT];
-    uint32_t channels, height, width;
-    float *values; /* [channels][256] */
+    struct dataset shape; /* its arrays are not read */
+    float *values;        /* [channels][256] */
 };
 
 /* Vectors that stay on the device from update to update (worker_reside). */

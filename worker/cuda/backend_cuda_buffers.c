@@ -95,7 +95,7 @@ static status queue_gather(struct cuda *c, const backend_buffer *b, enum cuda_la
     status result = OK;
     const struct cuda_data *d = &c->data;
     const struct cuda_staging *s = &c->staging;
-    uint32_t elements = d->channels * d->height * d->width;
+    const uint32_t elements = (uint32_t)dataset_image_size(&d->shape);
     TRY(cuda_stage(c));
     const uint8_t *device = s->device.at;
     struct cuda_grid g = {(elements + 31) / 32, (b->batch + 31) / 32, 1, 256};
@@ -103,8 +103,9 @@ static status queue_gather(struct cuda *c, const backend_buffer *b, enum cuda_la
         c, gather, g, .images = d->images[b->split],
         .indices = (const uint32_t *)(device + cuda_staged_indices(s->capacity)),
         .crops = b->cropped ? (const struct crop *)(device + cuda_staged_crops(s->capacity)) : NULL,
-        .values = d->values, .to = b->at[layout], .channels = d->channels, .height = d->height,
-        .width = d->width, .batch = b->batch, .samples = b->batch, .lanes = layout == LANES));
+        .values = d->values, .to = b->at[layout], .stride = d->shape.tokens ? 1 : elements,
+        .channels = d->shape.channels, .height = d->shape.height, .width = d->shape.width,
+        .batch = b->batch, .samples = b->batch, .lanes = layout == LANES));
 done:
     return result;
 }

@@ -118,13 +118,10 @@ status cuda_data_open(backend *b, const struct dataset *from)
     struct cuda *c = (struct cuda *)b;
     struct cuda_data *d = &c->data;
     cuda_data_close(c);
-    d->channels = from->channels;
-    d->height = from->height;
-    d->width = from->width;
+    d->shape = *from;
     TRY(upload_values(c, from));
     for (int s = 0; s < SPLIT_COUNT; ++s) {
-        size_t bytes = from->count[s] * dataset_image_size(from);
-        d->count[s] = from->count[s];
+        size_t bytes = dataset_split_bytes(from, s);
         if (bytes > 0) {
             TRY_CUDA(c, memory_new, &d->images[s], bytes, "the dataset");
             TRY(cuda_upload(c, d->images[s], from->images[s], bytes));
@@ -141,17 +138,15 @@ status cuda_gather(backend *b, backend_buffer *images, enum dataset_split split,
 {
     status result = OK;
     struct cuda *c = (struct cuda *)b;
-    uint32_t count = c->data.count[split];
-    REQUIRE(n <= images->batch && (indices != NULL || (first <= count && n <= count - first)));
-    REQUIRE(images->count ==
-            (size_t)images->batch * c->data.channels * c->data.height * c->data.width);
+    const struct dataset *d = &c->data.shape;
+    REQUIRE(n <= images->batch);
+    REQUIRE(images->count == images->batch * dataset_image_size(d));
+    REQUIRE(crops == NULL || !d->tokens);
     TRY(staging_for(c, images->batch));
     uint8_t *host = c->staging.host;
     uint32_t *staged = (uint32_t *)(host + cuda_staged_indices(c->staging.capacity));
-    for (uint32_t i = 0; i < images->batch; ++i) {
-        staged[i] = i >= n ? 0 : indices != NULL ? indices[i] : first + i;
-        REQUIRE(staged[i] < count);
-    }
+    for (uint32_t i = 0; i < images->batch; ++i)
+        staged[i] = i < n ? dataset_place(d, split, indices, first, i) : 0;
     if (crops != NULL) {
         struct crop *to = (struct crop *)(host + cuda_staged_crops(c->staging.capacity));
         memset(to, 0, images->batch * sizeof *to);

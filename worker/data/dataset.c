@@ -32,6 +32,8 @@ status dataset_open(struct dataset *out, const options *o, bool with_data)
     memset(out, 0, sizeof *out);
     TRY(registry_require(&dataset_registry, options_text(o, "dataset"), &about));
     const struct dataset_kind *kind = (const struct dataset_kind *)about;
+    out->targets = 1;
+    out->tokens = kind->tokens;
     TRY(kind->describe(o, out));
     REQUIRE(out->channels >= 1 && out->channels <= DATASET_CHANNELS);
     if (with_data)
@@ -59,6 +61,38 @@ void dataset_close(struct dataset *d)
 size_t dataset_image_size(const struct dataset *d)
 {
     return (size_t)d->channels * d->height * d->width;
+}
+
+size_t dataset_split_bytes(const struct dataset *d, enum dataset_split split)
+{
+    return d->tokens ? d->length[split] : d->count[split] * dataset_image_size(d);
+}
+
+/* The label of the last token is in the text, too. */
+static uint32_t windows_from(const struct dataset *d, enum dataset_split split)
+{
+    return d->length[split] > d->height ? d->length[split] - d->height : 0;
+}
+
+uint32_t dataset_training_indices(const struct dataset *d)
+{
+    return d->tokens ? windows_from(d, SPLIT_TRAIN) : d->count[SPLIT_TRAIN];
+}
+
+uint32_t dataset_place(const struct dataset *d, enum dataset_split split, const uint32_t *indices,
+                       uint32_t first, uint32_t i)
+{
+    uint32_t place = indices != NULL ? indices[i] : first + i;
+    if (!d->tokens) {
+        REQUIRE(place < d->count[split]);
+        return place;
+    }
+    if (indices == NULL) {
+        REQUIRE(place < d->count[split]);
+        place *= d->height;
+    }
+    REQUIRE(place < windows_from(d, split));
+    return place;
 }
 
 VECTOR_CLONES
@@ -98,26 +132,46 @@ static void show(const uint8_t *in, uint32_t height, uint32_t width, float scale
     }
 }
 
+VECTOR_CLONES
+static void widen(const uint8_t *restrict in, size_t count, uint32_t *restrict out)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = in[i];
+}
+
+void dataset_labels(const struct dataset *d, enum dataset_split split, const uint32_t *indices,
+                    uint32_t first, uint32_t n, uint32_t *labels)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t place = dataset_place(d, split, indices, first, i);
+        if (d->tokens)
+            widen(d->images[split] + place + 1, d->targets, labels + (size_t)i * d->targets);
+        else
+            labels[i] = d->labels[split][place];
+    }
+}
+
 void dataset_gather(const struct dataset *d, enum dataset_split split, const uint32_t *indices,
                     uint32_t first, uint32_t n, const struct crop *crops, float *images,
                     uint32_t *labels)
 {
-    size_t plane = (size_t)d->height * d->width, size = dataset_image_size(d);
+    const size_t plane = (size_t)d->height * d->width, size = dataset_image_size(d);
+    const size_t step = d->tokens ? 1 : size;
 
     REQUIRE(d->images[split] != NULL || n == 0);
-    REQUIRE(indices != NULL || (first <= d->count[split] && n <= d->count[split] - first));
+    REQUIRE(crops == NULL || !d->tokens);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t index = indices != NULL ? indices[i] : first + i;
-        REQUIRE(index < d->count[split]);
+        const uint8_t *sample =
+            d->images[split] + dataset_place(d, split, indices, first, i) * step;
         for (uint32_t c = 0; c < d->channels; c++) {
-            const uint8_t *in = d->images[split] + index * size + c * plane;
+            const uint8_t *in = sample + c * plane;
             float *out = images + i * size + c * plane;
             if (crops == NULL)
                 normalise(in, plane, d->scale[c], d->shift[c], out);
             else
                 show(in, d->height, d->width, d->scale[c], d->shift[c], crops[i], out);
         }
-        if (labels != NULL)
-            labels[i] = d->labels[split][index];
     }
+    if (labels != NULL)
+        dataset_labels(d, split, indices, first, n, labels);
 }

@@ -1,11 +1,17 @@
 /*
- * dataset.h — labelled images in memory, in three splits, and the registry of datasets.
+ * dataset.h — samples in memory, in three splits, and the registry of datasets. The validation
+ * split is never trained on; only tuning reads it.
  *
- * Pixels are stored as bytes, N×C×H×W row-major, with a scale and a shift per channel. The model
- * reads scale[c] × byte + shift[c], computed when a batch is gathered. Bytes need a quarter of
- * float32's memory, cache file and copies to a GPU. Labels are class numbers. In a regression
- * dataset they encode numbers by a scale and a shift, like pixels. The validation split is never
- * trained on; only tuning reads it.
+ * Labelled images: a sample is an image of C×H×W bytes with one label. The splits are arrays of
+ * samples. The model reads scale[c] × byte + shift[c], computed when a batch is gathered. Bytes
+ * need a quarter of float32's memory, cache file and copies to a GPU. Labels are class numbers. In
+ * a regression dataset they encode numbers by a scale and a shift, like pixels.
+ *
+ * Text (`tokens`): a sample is a window of `height` consecutive bytes of a split, its tokens, and
+ * each token's label is the next byte. A split is one array of `length` bytes without labels. The
+ * index of a training sample is the byte at which its window starts, so windows overlap.
+ * Evaluations read `count` windows without overlap: window k starts at byte k × height. An epoch is
+ * `count` windows, too.
  *
  * A dataset that is slow to build is decoded once into a cache file. The file is mapped read-only,
  * so that all processes of a host share its pages (worker/data/dataset_store.h).
@@ -27,14 +33,19 @@ struct crop {
 };
 
 struct dataset {
-    uint32_t channels, height, width;
-    uint32_t classes; /* 1 if labels are numbers */
-    bool numeric;     /* regression: the target is target_scale × label + target_shift */
+    uint32_t channels, height, width; /* text: 1, tokens of a window, 1 */
+    uint32_t classes;                 /* 1 if labels are numbers; text: tokens are < classes */
+    uint32_t targets;                 /* labels of one sample: 1; text: height */
+    bool tokens;                      /* text */
+    bool numeric; /* regression: the target is target_scale × label + target_shift */
     float target_scale, target_shift;
-    uint32_t count[SPLIT_COUNT];
+    double entropy_rate; /* least expected loss, nats per label, of a generated text; 0: unknown */
+    uint32_t count[SPLIT_COUNT];  /* samples */
+    uint32_t length[SPLIT_COUNT]; /* text: bytes; else 0 */
     float scale[DATASET_CHANNELS], shift[DATASET_CHANNELS];
-    const uint8_t *images[SPLIT_COUNT];  /* [count][channels][height][width]; NULL: shape only */
-    const uint32_t *labels[SPLIT_COUNT]; /* [count]; each < classes, unless numeric */
+    /* [count][channels][height][width]; text: [length]; NULL: shape only */
+    const uint8_t *images[SPLIT_COUNT];
+    const uint32_t *labels[SPLIT_COUNT]; /* [count], each < classes unless numeric; text: NULL */
     void *owner;                         /* memory or mapping that contains images and labels */
     size_t mapped_bytes;                 /* size of the mapping; 0: owner is private memory */
 };
@@ -42,12 +53,13 @@ struct dataset {
 /* One dataset kind: an entry of dataset_registry. */
 struct dataset_kind {
     struct about about;
-    /* Fills in the shape (channels … shift) without reading or building the data. */
+    /* Fills in the shape (channels … shift) without building the data or reading their bytes. */
     status (*describe)(const options *o, struct dataset *out);
     /* Sets images, labels and owner of a dataset that `describe` filled in. ERROR_DATA names the
      * file, the defect and the source of a good copy. */
     status (*load)(const options *o, struct dataset *d);
     bool reads_files; /* reads key dataset.path */
+    bool tokens;      /* its samples are windows of text */
 };
 extern const struct registry dataset_registry;
 
@@ -60,13 +72,25 @@ void dataset_close(struct dataset *d);
  * subfolder with its name. It is searched if dataset.path is not set. */
 const char *dataset_installed(void);
 
-/* Elements of one image: channels × height × width. */
+/* Elements of one sample: channels × height × width. */
 size_t dataset_image_size(const struct dataset *d);
+/* Bytes of images[split]. */
+size_t dataset_split_bytes(const struct dataset *d, enum dataset_split split);
+/* The indices of training samples are 0 … this − 1. */
+uint32_t dataset_training_indices(const struct dataset *d);
 /* Builds the batch of samples indices[0..n) of a split (indices NULL: the n samples from `first`):
- * normalised, shown as crops[n] (NULL: unchanged), into images[n][channels][height][width] and
- * labels[n] (NULL: no labels). Allocates nothing. */
+ * normalised, shown as crops[n] (NULL: unchanged; text: NULL), into
+ * images[n][channels][height][width] and labels[n][targets] (NULL: no labels). Allocates nothing.
+ */
 void dataset_gather(const struct dataset *d, enum dataset_split split, const uint32_t *indices,
                     uint32_t first, uint32_t n, const struct crop *crops, float *images,
                     uint32_t *labels);
+/* The labels of that batch alone. */
+void dataset_labels(const struct dataset *d, enum dataset_split split, const uint32_t *indices,
+                    uint32_t first, uint32_t n, uint32_t *labels);
+/* Where sample indices[i] begins (indices NULL: sample first + i): its number, or its byte in a
+ * text. Contract: the sample exists. */
+uint32_t dataset_place(const struct dataset *d, enum dataset_split split, const uint32_t *indices,
+                       uint32_t first, uint32_t i);
 
 #endif

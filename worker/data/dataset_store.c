@@ -32,13 +32,17 @@ static size_t aligned(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
+/* The labels of a text are its bytes. */
+static size_t label_bytes(const struct dataset *d, int s)
+{
+    return d->tokens ? 0 : d->count[s] * sizeof(uint32_t);
+}
+
 static size_t payload_bytes(const struct dataset *d)
 {
     size_t bytes = 0;
-    for (int s = 0; s < SPLIT_COUNT; s++) {
-        bytes +=
-            aligned(d->count[s] * dataset_image_size(d)) + aligned(d->count[s] * sizeof(uint32_t));
-    }
+    for (int s = 0; s < SPLIT_COUNT; s++)
+        bytes += aligned(dataset_split_bytes(d, s)) + aligned(label_bytes(d, s));
     return bytes;
 }
 
@@ -48,9 +52,9 @@ static void lay_out(const struct dataset *d, uint8_t *base, uint8_t *images[SPLI
 {
     for (int s = 0; s < SPLIT_COUNT; s++) {
         images[s] = base;
-        base += aligned(d->count[s] * dataset_image_size(d));
-        labels[s] = (uint32_t *)(void *)base;
-        base += aligned(d->count[s] * sizeof(uint32_t));
+        base += aligned(dataset_split_bytes(d, s));
+        labels[s] = d->tokens ? NULL : (uint32_t *)(void *)base;
+        base += aligned(label_bytes(d, s));
     }
 }
 
@@ -287,6 +291,16 @@ void dataset_describe_made_up(const options *o, float scale, float shift, struct
         out->scale[c] = scale;
         out->shift[c] = shift;
     }
+}
+
+void dataset_describe_text(struct dataset *d, uint32_t context, uint32_t vocabulary)
+{
+    d->channels = d->width = 1;
+    d->height = d->targets = context;
+    d->classes = vocabulary;
+    d->scale[0] = 1;
+    for (int s = 0; s < SPLIT_COUNT; s++)
+        d->count[s] = d->length[s] > 0 ? (d->length[s] - 1) / context : 0;
 }
 
 void dataset_draw_labels(const struct dataset *d, enum dataset_split split, uint64_t seed,

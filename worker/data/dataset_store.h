@@ -13,7 +13,8 @@
 
 #include "worker/data/dataset.h"
 
-/* Builds the data: writes count[s] images and labels of every split s. */
+/* Builds the data: writes count[s] images and labels, or length[s] bytes of text, of every split s.
+ */
 typedef status (*dataset_fill)(void *context, const struct dataset *shape,
                                uint8_t *const images[SPLIT_COUNT],
                                uint32_t *const labels[SPLIT_COUNT]);
@@ -27,6 +28,8 @@ status dataset_store_load(struct dataset *d, const char *name, const char *ident
 /* Fills in shape and counts of a generated dataset from keys dataset.classes, .channels, .size and
  * .samples. Scale and shift are the same for every channel. */
 void dataset_describe_made_up(const options *o, float scale, float shift, struct dataset *out);
+/* Fills in the shape of a text, whose lengths are filled in, for windows of `context` tokens. */
+void dataset_describe_text(struct dataset *d, uint32_t context, uint32_t vocabulary);
 /* Draws the labels of a generated split: balanced classes in random order. The order is random
  * because a shard is every W-th sample: with classes in turn a shard would miss some classes. Not
  * for splits that are read from files. */

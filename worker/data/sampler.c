@@ -1,7 +1,7 @@
 /*
  * sampler.c — keeps two permutations, those of the two passes that a batch may span. A permutation
  * is a pure function of (seed, worker, pass). A batch requested out of order therefore costs at
- * most two new permutations.
+ * most two new permutations. Of a text nothing is kept: each batch draws its starts.
  */
 #include "worker/data/sampler.h"
 #include "base/memory.h"
@@ -12,49 +12,96 @@
 struct sampler {
     uint64_t seed;
     uint32_t first, stride, size; /* item i of the shard is sample first + i·stride */
-    uint32_t ordered;             /* length of an order: the shard, or the whole split */
-    bool reshuffled;              /* item i of a pass is order[first + i·stride] */
-    unsigned worker;              /* worker of the random stream */
+    uint32_t block;   /* text: starts of a block; item i of the shard is in its block i / block */
+    uint32_t ordered; /* length of an order: the shard, or the whole split */
+    bool reshuffled;  /* item i of a pass is order[first + i·stride] */
+    unsigned worker;  /* worker of the random stream */
     uint64_t
         pass[2]; /* pass of each slot's permutation, UINT64_MAX: none; pass p uses slot p & 1 */
     uint32_t *order[2];
 };
 
-status sampler_open(sampler **out, const options *o, uint32_t samples, unsigned worker,
-                    unsigned workers)
+/* The number of items that worker `worker` has if items are dealt out in turn. */
+static uint32_t dealt(uint32_t items, unsigned worker, unsigned workers)
+{
+    return worker < items ? (items - worker - 1) / workers + 1 : 0;
+}
+
+/* Every W-th sample, or every W-th block of a text, whose last block may be incomplete. */
+static void own_part(sampler *s, uint32_t samples, unsigned worker, unsigned workers)
+{
+    s->first = worker;
+    s->stride = workers;
+    if (s->block == 0) {
+        s->size = dealt(samples, worker, workers);
+        return;
+    }
+    const uint32_t whole = samples / s->block, rest = samples % s->block;
+    s->size = dealt(whole, worker, workers) * s->block + (whole % workers == worker ? rest : 0);
+}
+
+static status choose_shard(sampler *s, const char *kind, uint32_t samples, unsigned worker,
+                           unsigned workers)
 {
     status result = OK;
-    sampler *s = NULL;
-
-    REQUIRE(worker < workers);
-    *out = NULL;
-    TRY(memory_new(&s, 1, sizeof *s, "sampler"));
-    s->seed = (uint64_t)options_integer(o, "seed");
-    s->worker = worker;
-    s->reshuffled = strcmp(options_text(o, "sampler"), "reshuffled") == 0;
-    s->pass[0] = s->pass[1] = UINT64_MAX;
-    if (strcmp(options_text(o, "sampler"), "whole") == 0) {
+    s->reshuffled = strcmp(kind, "reshuffled") == 0;
+    if (strcmp(kind, "whole") == 0) {
         s->stride = 1;
         s->size = samples;
     } else {
-        s->first = worker;
-        s->stride = workers;
-        s->size = worker < samples ? (samples - worker - 1) / workers + 1 : 0;
+        own_part(s, samples, worker, workers);
     }
     if (s->size == 0) {
         FAIL(ERROR_USAGE,
              "worker %u of %u has no training samples, because the split has only %u; use fewer "
-             "workers, "
-             "a larger dataset or sampler=whole",
+             "workers, a larger dataset or sampler=whole",
              worker, workers, samples);
     }
-    s->ordered = s->size;
-    if (s->reshuffled) {
-        s->ordered = samples;
-        s->worker = 0;
-    }
+done:
+    return result;
+}
+
+static status open_orders(sampler *s, uint32_t samples)
+{
+    status result = OK;
+    s->pass[0] = s->pass[1] = UINT64_MAX;
+    s->ordered = s->reshuffled ? samples : s->size;
     for (int slot = 0; slot < 2; slot++)
         TRY(memory_new(&s->order[slot], s->ordered, sizeof *s->order[slot], "sampling order"));
+done:
+    return result;
+}
+
+status sampler_check(const options *o, bool tokens)
+{
+    status result = OK;
+    if (tokens && strcmp(options_text(o, "sampler"), "reshuffled") == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: sampler=reshuffled permutes samples, but the windows of dataset=%s overlap and "
+             "are drawn at random; set sampler=partition or sampler=whole",
+             options_origin(o, "sampler"), options_text(o, "dataset"));
+    }
+done:
+    return result;
+}
+
+status sampler_open(sampler **out, const options *o, const struct dataset *d, unsigned worker,
+                    unsigned workers)
+{
+    status result = OK;
+    const uint32_t samples = dataset_training_indices(d);
+    sampler *s = NULL;
+
+    REQUIRE(worker < workers);
+    *out = NULL;
+    TRY(sampler_check(o, d->tokens));
+    TRY(memory_new(&s, 1, sizeof *s, "sampler"));
+    s->seed = (uint64_t)options_integer(o, "seed");
+    s->block = d->tokens ? d->height : 0;
+    TRY(choose_shard(s, options_text(o, "sampler"), samples, worker, workers));
+    s->worker = s->reshuffled ? 0 : worker;
+    if (s->block == 0)
+        TRY(open_orders(s, samples));
     *out = s;
     s = NULL;
 done:
@@ -84,8 +131,22 @@ static const uint32_t *order_of_pass(sampler *s, uint64_t pass)
     return s->order[slot];
 }
 
+static void draw_windows(const sampler *s, uint64_t batch, uint32_t n, uint32_t *starts)
+{
+    struct random_stream r;
+    random_open(&r, RANDOM_WINDOWS, s->seed, s->worker, batch);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t item = random_below(&r, s->size);
+        starts[i] = (s->first + item / s->block * s->stride) * s->block + item % s->block;
+    }
+}
+
 void sampler_batch(sampler *s, uint64_t batch, uint32_t batch_size, uint32_t *indices)
 {
+    if (s->block > 0) {
+        draw_windows(s, batch, batch_size, indices);
+        return;
+    }
     REQUIRE(batch_size > 0 && batch <= UINT64_MAX / batch_size - 1);
     uint64_t position = batch * batch_size, pass = position / s->size;
     uint32_t at = (uint32_t)(position % s->size);

@@ -11,22 +11,29 @@
  * Shard sizes differ by at most one sample. Workers do not wait for larger shards: a batch
  * continues across the end of a pass, so every batch is full and the number of batches is
  * unlimited. Batch k is elements [k·B, (k+1)·B) of the concatenated permutations.
+ *
+ * Text: batch k draws the starts of its windows independently and uniformly, with repetition, from
+ * the stream (RANDOM_WINDOWS, seed, worker, k). With sampler=whole it draws from all starts. With
+ * sampler=partition it draws from the blocks of `height` consecutive starts whose number is w
+ * modulo W. A window that starts in a block ends in the next one. sampler=reshuffled is refused.
  */
 #ifndef GRADLAG_WORKER_DATA_SAMPLER_H
 #define GRADLAG_WORKER_DATA_SAMPLER_H
 
-#include "base/options.h"
+#include "worker/data/dataset.h"
 
 typedef struct sampler sampler;
 
-/* `samples`: size of the training split. ERROR_USAGE: the worker's shard is empty. */
-status sampler_open(sampler **out, const options *o, uint32_t samples, unsigned worker,
+/* ERROR_USAGE: this sampler does not fit a text (`tokens`). */
+status sampler_check(const options *o, bool tokens) MUST_CHECK;
+/* Reads the shape of `d` alone. ERROR_USAGE: the worker's shard is empty, and as sampler_check. */
+status sampler_open(sampler **out, const options *o, const struct dataset *d, unsigned worker,
                     unsigned workers) MUST_CHECK;
 void sampler_close(sampler **s);
-/* Writes `batch_size` indices into the training split; allocates nothing. Batches in ascending
- * order are cheapest. */
+/* Writes `batch_size` indices of training samples; allocates nothing. Batches in ascending order
+ * are cheapest. */
 void sampler_batch(sampler *s, uint64_t batch, uint32_t batch_size, uint32_t *indices);
-/* Number of samples in this worker's shard. */
+/* Number of samples in this worker's shard; of a text, of starts. */
 uint32_t sampler_shard_size(const sampler *s);
 
 #endif

@@ -106,6 +106,7 @@ static status take_samples(external *e, const json_t *from, struct dataset *data
     TRY(get_number(e, from, "classes", 0, 1 << 20, 0, &count));
     e->classes = (uint32_t)count;
     data->classes = count > 0 ? (uint32_t)count : 1;
+    data->targets = 1;
     data->numeric = count == 0;
 done:
     return result;

@@ -16,11 +16,12 @@ struct model_kind {
     /* Reads the model's options into m->settings; NULL: no options. An option that is not declared
      * has its default. */
     status (*configure)(struct model *m, const options *o);
-    /* Maps images to logits or predicted numbers (m->classes×1×1). A pure function of its
-     * arguments. */
+    /* Maps images to logits or predicted numbers (m->classes×1×1), or tokens (1×T×1) to the logits
+     * of the next token at each position (T×1×m->classes). A pure function of its arguments. */
     tensor *(*forward)(tape *t, tensor *x, const struct model *m);
     /* Calls the layers that `forward` may not reach in the discovery pass; NULL: no such layers. */
     void (*declare)(tape *t, tensor *x, const struct model *m);
+    bool reads_tokens; /* of a dataset of tokens; else images */
     bool external; /* another program computes it (worker/external/), and the functions are NULL */
 };
 extern const struct registry model_registry;
@@ -33,8 +34,9 @@ struct model {
 
 /* Whether key `model` names one that another program computes. */
 bool model_is_external(const options *o);
-/* The model named by key `model`, with its options. */
-status model_open(struct model *out, const options *o, uint32_t classes) MUST_CHECK;
+/* The model named by key `model`, with its options, for this dataset's classes. ERROR_USAGE: it
+ * reads tokens and the dataset has images, or the reverse. */
+status model_open(struct model *out, const options *o, const struct dataset *d) MUST_CHECK;
 /* Finds the model's layers for images of this shape and adds them to `parameters`. */
 status model_discover(const struct model *m, struct shape input,
                       parameter_table *parameters) MUST_CHECK;

@@ -189,13 +189,14 @@ void parameter_table_initialise(const parameter_table *t, uint64_t seed, float *
         REQUIRE(s->layer != NO_LAYER);
         const struct layer *l = &t->layers[s->layer];
         float *at = out + s->public.offset;
-        double spread = sqrt((l->last ? 1.0 : 2.0) / l->fan_in);
+        double he = sqrt((l->last ? 1.0 : 2.0) / l->fan_in);
+        double spread = l->deviation > 0 ? (double)l->deviation : he;
         struct random_stream r;
         random_open(&r, RANDOM_INITIALISATION, seed, 0, i);
         for (size_t k = 0; k < s->public.count; ++k)
             if (s->is_bias)
                 at[k] = 0;
-            else if (l->kind == OP_BATCH_NORM)
+            else if (l->kind == OP_BATCH_NORM || l->kind == OP_LAYER_NORM)
                 at[k] = 1;
             else
                 at[k] = (float)(spread * random_normal(&r));

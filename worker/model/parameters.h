@@ -18,9 +18,10 @@ struct layer {
     char name[48];
     enum op_kind kind;
     uint32_t weight_rank, weight_shape[4];
-    uint32_t fan_in;           /* inputs of one output */
-    bool last;                 /* computes the logits: initialised with a smaller variance */
-    size_t weight, bias;       /* slice numbers; bias may be NO_SLICE */
+    uint32_t fan_in;     /* inputs of one output */
+    bool last;           /* computes the logits: initialised with a smaller variance */
+    float deviation;     /* standard deviation of the initial weights; 0: by fan_in and `last` */
+    size_t weight, bias; /* slice numbers; bias may be NO_SLICE */
     size_t weight_at, bias_at; /* their offsets in the flat vector */
 };
 
@@ -51,8 +52,9 @@ const struct parameter_slice *parameter_table_slice(const parameter_table *t, si
  * (an external model names its own). As a matrix it has shape[0] rows. */
 bool parameter_table_is_hidden_matrix(const parameter_table *t, size_t index);
 
-/* Weights: normal, mean 0, variance 2/fan_in (He et al. 2015, eq. 10), 1/fan_in in the last layer;
- * biases 0; batch norm γ = 1, β = 0. Stream RANDOM_INITIALISATION, step = slice. */
+/* Weights: normal, mean 0, variance deviation² or, where that is 0, 2/fan_in (He et al. 2015, eq.
+ * 10), 1/fan_in in the last layer; biases 0; batch norm and layer norm γ = 1, β = 0. Stream
+ * RANDOM_INITIALISATION, step = slice. */
 void parameter_table_initialise(const parameter_table *t, uint64_t seed, float *out);
 
 #endif

@@ -44,6 +44,7 @@ static status open_tape(stage *s, tape **out)
     status result = OK;
     const struct dataset *d = &s->model.data;
     TRY(tape_open(out, s->backend, s->parameters, TAPE_TRAIN, s->part.input, s->samples));
+    TRY(tape_set_targets(*out, d->targets));
     tape_set_range(*out, s->part.first, s->part.last,
                    (struct shape){d->channels, d->height, d->width});
     tape_smooth_labels(*out, s->smoothing);
@@ -95,8 +96,7 @@ done:
 static status open_data(stage *s, const struct stage_options *o)
 {
     status result = OK;
-    TRY(sampler_open(&s->sampler, o->settings, s->model.data.count[SPLIT_TRAIN], o->replica,
-                     o->replicas));
+    TRY(sampler_open(&s->sampler, o->settings, &s->model.data, o->replica, o->replicas));
     TRY(memory_new(&s->indices, s->batch, sizeof *s->indices, "a batch"));
     s->drawn = UINT64_MAX;
     if (augment_wanted(o->settings))
@@ -196,8 +196,8 @@ static void gather(stage *s, const struct slot *at)
         tape_gather(at->tape, d, SPLIT_TRAIN, indices, 0, s->samples,
                     crops != NULL ? crops + (size_t)at->micro * s->samples : NULL);
     }
-    for (uint32_t i = 0; s->last && i < s->samples; i++)
-        tape_labels(at->tape)[i] = d->labels[SPLIT_TRAIN][indices[i]];
+    if (s->last)
+        dataset_labels(d, SPLIT_TRAIN, indices, 0, s->samples, tape_labels(at->tape));
 }
 
 static tensor *loss_of(const stage *s, tape *t, tensor *y)
@@ -232,7 +232,7 @@ status stage_forward(stage *s, unsigned slot, uint64_t batch, uint32_t micro,
     s->slots[slot].micro = micro;
     s->slots[slot].parameters = parameters;
     TRY(forward(s, slot, output, &sum));
-    *loss = (float)(sum.sum / s->samples);
+    *loss = (float)(sum.sum / ((double)s->samples * s->model.data.targets));
 done:
     return result;
 }

@@ -12,7 +12,7 @@ status blueprint_open(struct blueprint *b, const options *o, bool with_data)
 {
     status result = OK;
     TRY(dataset_open(&b->data, o, with_data));
-    TRY(model_open(&b->model, o, b->data.classes));
+    TRY(model_open(&b->model, o, &b->data));
 done:
     return result;
 }

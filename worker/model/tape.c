@@ -35,6 +35,19 @@ uint32_t *tape_labels(tape *t)
     return t->labels;
 }
 
+status tape_set_targets(tape *t, uint32_t targets)
+{
+    status result = OK;
+    uint32_t *labels;
+    REQUIRE(targets > 0 && t->mode != TAPE_DISCOVER);
+    TRY(memory_new(&labels, (size_t)t->batch * targets, sizeof *labels, "labels"));
+    memory_free(t->labels);
+    t->labels = labels;
+    t->targets = targets;
+done:
+    return result;
+}
+
 void tape_gather(tape *t, const struct dataset *d, enum dataset_split split,
                  const uint32_t *indices, uint32_t first, uint32_t n, const struct crop *crops)
 {
@@ -43,11 +56,7 @@ void tape_gather(tape *t, const struct dataset *d, enum dataset_split split,
         dataset_gather(d, split, indices, first, n, crops, tape_images(t), t->labels);
         return;
     }
-    for (uint32_t i = 0; i < n; ++i) {
-        uint32_t index = indices != NULL ? indices[i] : first + i;
-        REQUIRE(index < d->count[split]);
-        t->labels[i] = d->labels[split][index];
-    }
+    dataset_labels(d, split, indices, first, n, t->labels);
     t->gathered = true;
     t->gather_failed = on->gather(t->b, t->input->value, split, indices, first, n, crops);
 }
@@ -212,11 +221,19 @@ static bool written_before(tape *t, size_t layer, int which)
     return before;
 }
 
+/* Which input of a sum takes over its gradient; −1: the operation is no sum. */
+static int heir_of(const struct op_description *d)
+{
+    if (d->kind == OP_ADD || d->kind == OP_POSITION_EMBEDDING)
+        return 0;
+    return d->flags & OP_RESIDUAL ? 1 : -1;
+}
+
 /* The gradient of a sum equals the gradients of its inputs: one input takes over the buffer without
  * a copy. */
 static void hand_down(tape *t, struct tape_node *n)
 {
-    int input = n->d.kind == OP_ADD ? 0 : n->d.flags & OP_RESIDUAL ? 1 : -1;
+    int input = heir_of(&n->d);
     struct tape_node *to = input >= 0 ? n->input[input] : NULL;
     if (to != NULL && to->wants_gradient && !to->has_gradient && to != n->input[1 - input] &&
         t->b->kind->buffer_same_layout(to->value, n->gradient)) {
@@ -505,10 +522,11 @@ status tape_open(tape **out, backend *b, parameter_table *parameters, enum tape_
     t->input_shape = input;
     t->last = SIZE_MAX;
     t->batch = batch;
+    t->targets = 1;
     t->dead.layer = NO_SLICE;
     t->dead.d.output = (struct shape){1, 1, 1};
     if (mode != TAPE_DISCOVER) {
-        TRY(memory_new(&t->labels, batch, sizeof *t->labels, "labels"));
+        TRY(tape_set_targets(t, 1));
         TRY(memory_new(&t->input, 1, sizeof *t->input, "the tape"));
         t->input->d.output = input;
         t->input->layer = NO_SLICE;

@@ -61,7 +61,26 @@ tensor *add(tape *t, tensor *a, tensor *b);
 tensor *reshape(tape *t, tensor *x, uint32_t channels, uint32_t height, uint32_t width);
 /* Per channel over batch and positions (Ioffe & Szegedy 2015), ε = 1e-5. */
 tensor *batch_norm(tape *t, tensor *x, const char *name);
-/* Mean over the batch, nats; logits: classes×1×1. Only tape_finish accepts the result. */
+/* ---- sequences: T positions with C features are T×1×C ---- */
+
+/* One row of W [vocabulary][width] for each of the tokens, which are whole numbers below
+ * `vocabulary` and have no gradient. Tokens: T×1×1 or 1×T×1. Result: T×1×width. `deviation` is the
+ * standard deviation of the initial weights; 0: struct layer's default. */
+tensor *embedding(tape *t, tensor *tokens, const char *name, uint32_t vocabulary, uint32_t width,
+                  float deviation);
+/* x + W; W: [T][C]. */
+tensor *position_embedding(tape *t, tensor *x, const char *name, float deviation);
+/* Over the C features of each position (Ba et al. 2016), with γ and β, ε = 1e-5. */
+tensor *layer_norm(tape *t, tensor *x, const char *name);
+/* y = x Wᵀ at each position; W: [outputs][C]. Result: T×1×outputs. */
+tensor *linear_per_position(tape *t, tensor *x, const char *name, uint32_t outputs,
+                            float deviation);
+/* Causal self-attention with `heads` heads (Vaswani et al. 2017, section 3.2). x: T×1×3C, query,
+ * key and value of each position (backend.h: OP_ATTENTION). Result: T×1×C. */
+tensor *causal_attention(tape *t, tensor *x, uint32_t heads);
+
+/* Mean over the batch, nats; logits: classes×1×1, or T×1×classes if a sample has T labels
+ * (tape_set_targets): then the mean is also over positions. Only tape_finish accepts the result. */
 tensor *softmax_cross_entropy(tape *t, tensor *logits);
 /* Mean over the batch of ½ Σ (y − (scale × label + shift))², summed over the channels of y; y:
  * channels×1×1. Only tape_finish accepts the result. */
@@ -100,7 +119,10 @@ void tape_take_statistics(tape *t, const tape *from);
  * variance for each channel. Borrowed from the tape, which changes them at the next calibration. */
 void tape_statistics(const tape *t, size_t layer, const float **mean, const float **variance);
 
-/* The caller fills these before tape_begin: [batch][channels][height][width], [batch]. */
+/* Sets the number of labels of one sample; initially 1. Allocates the labels anew: tape_labels
+ * returns another address, and all labels are 0. */
+status tape_set_targets(tape *t, uint32_t targets) MUST_CHECK;
+/* The caller fills these before tape_begin: [batch][channels][height][width], [batch][targets]. */
 float *tape_images(tape *t);
 uint32_t *tape_labels(tape *t);
 /* Alternative to filling: gathers the batch of these samples, as dataset_gather does. If the
@@ -111,9 +133,9 @@ void tape_gather(tape *t, const struct dataset *d, enum dataset_split split,
 /* Starts a step and returns the images as a tensor. `gradient` is NULL unless the mode is
  * TAPE_TRAIN. Both vectors have the table's count and must stay valid until tape_finish. */
 tensor *tape_begin(tape *t, const float *parameters, float *gradient);
-/* Ends the step: computes the loss of the first `valid` samples and, in TAPE_TRAIN, the whole
- * gradient of their mean loss (0 for unused layers). Returns the first error of the step. `loss`
- * may be NULL (discovery, calibration). */
+/* Ends the step: computes the loss of the first `valid` samples, a sum over all their labels, and,
+ * in TAPE_TRAIN, the whole gradient of their mean loss (0 for unused layers). Returns the first
+ * error of the step. `loss` may be NULL (discovery, calibration). */
 status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out) MUST_CHECK;
 
 /* Sets the watch that is called between operators; borrowed; NULL: no watch. */
@@ -135,7 +157,8 @@ void tape_mark_last(tape *t, tensor *logits);
 /* A possible cut: call `at` is the only result that later calls read. */
 struct tape_cut {
     size_t at;
-    const char *layer;  /* layer of call at + 1 (linear or conv2d); text of the parameter table */
+    const char
+        *layer; /* layer of call at + 1 (linear, conv2d, layer_norm); text of the parameter table */
     struct shape shape; /* shape of the tensor that crosses the cut */
 };
 /* The cuts of the model that has just run on a TAPE_DISCOVER tape, in order, at most `capacity`. No

@@ -1,6 +1,6 @@
 /*
- * tape_internal.h — shared by tape.c (running), tape_ops.c (recording), tape_watch.c and
- * tape_statistics.c.
+ * tape_internal.h — shared by tape.c (running), tape_ops.c and tape_ops_sequence.c (recording),
+ * tape_gradients.c, tape_watch.c and tape_statistics.c.
  */
 #ifndef GRADLAG_WORKER_MODEL_TAPE_INTERNAL_H
 #define GRADLAG_WORKER_MODEL_TAPE_INTERNAL_H
@@ -69,9 +69,10 @@ struct tape {
     struct tape_node *result; /* result of the forward half: the loss, or call `last` row-major */
     size_t bytes;             /* values and their gradients, by their shapes */
     uint32_t batch;
-    uint32_t *labels;
-    float smoothing; /* label smoothing */
-    bool joins;      /* batch norm is over a joint batch */
+    uint32_t targets; /* labels of one sample */
+    uint32_t *labels; /* [batch][targets] */
+    float smoothing;  /* label smoothing */
+    bool joins;       /* batch norm is over a joint batch */
     const struct batch_norm_group
         *joint;                    /* group of the joint batch; NULL: this tape's batch only */
     struct batch_norm_group timed; /* the group, with time measurement */
@@ -123,6 +124,10 @@ status tape_run(tape *t, tensor *x) MUST_CHECK;
  * batch, the input shape and the flags that follow from the inputs. */
 tensor *tape_record(tape *t, struct op_description d, size_t layer, tensor *a, tensor *b);
 
+/* Names the layer and finds it by this name; a discovery pass adds it. *out: its number, NO_SLICE
+ * if the next call belongs to another stage. */
+status tape_find_layer(tape *t, struct layer *wanted, const char *name, bool biased,
+                       size_t *out) MUST_CHECK;
 /* True: the next call belongs to another stage. */
 bool tape_skips(const tape *t);
 /* The backward pass from `from`. Its gradient is set, unless it is a loss. */

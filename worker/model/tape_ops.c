@@ -16,39 +16,6 @@ done:
     return result;
 }
 
-/* Finds the layer with this name; a discovery pass adds it. */
-static status find_layer(tape *t, const struct layer *wanted, bool biased, size_t *out)
-{
-    status result = OK;
-    parameter_table *p = t->parameters;
-    *out = NO_SLICE;
-    if (tape_skips(t))
-        return OK;
-    size_t at = parameter_table_find(p, wanted->name, t->layer_guess);
-    if (at == parameter_table_layers(p)) {
-        if (t->mode != TAPE_DISCOVER) {
-            FAIL(ERROR_USAGE,
-                 "model: the discovery pass did not reach layer '%s'; call it in the model's "
-                 "declare "
-                 "function",
-                 wanted->name);
-        }
-        TRY(parameter_table_add(p, wanted, biased));
-    }
-    const struct layer *l = parameter_table_layer(p, at);
-    if (l->kind != wanted->kind ||
-        memcmp(l->weight_shape, wanted->weight_shape, sizeof l->weight_shape) != 0)
-        TRY(wrong_layer(l, wanted));
-    if (biased && l->bias == NO_SLICE) {
-        REQUIRE(t->mode == TAPE_DISCOVER);
-        TRY(parameter_table_add_bias(p, at));
-    }
-    t->layer_guess = at + 1;
-    *out = at;
-done:
-    return result;
-}
-
 static status name_layer(struct layer *l, const char *name)
 {
     status result = OK;
@@ -61,6 +28,47 @@ done:
     return result;
 }
 
+/* An embedding and a linear layer may share weights: both are [vocabulary][features]. */
+static bool share_weights(const struct layer *a, const struct layer *b)
+{
+    bool matrices = (a->kind == OP_EMBEDDING || a->kind == OP_LINEAR) &&
+                    (b->kind == OP_EMBEDDING || b->kind == OP_LINEAR);
+    return (a->kind == b->kind || matrices) &&
+           memcmp(a->weight_shape, b->weight_shape, sizeof a->weight_shape) == 0;
+}
+
+status tape_find_layer(tape *t, struct layer *wanted, const char *name, bool biased, size_t *out)
+{
+    status result = OK;
+    parameter_table *p = t->parameters;
+    *out = NO_SLICE;
+    TRY(name_layer(wanted, name));
+    if (tape_skips(t))
+        goto done;
+    size_t at = parameter_table_find(p, wanted->name, t->layer_guess);
+    if (at == parameter_table_layers(p)) {
+        if (t->mode != TAPE_DISCOVER) {
+            FAIL(ERROR_USAGE,
+                 "model: the discovery pass did not reach layer '%s'; call it in the model's "
+                 "declare "
+                 "function",
+                 wanted->name);
+        }
+        TRY(parameter_table_add(p, wanted, biased));
+    }
+    const struct layer *l = parameter_table_layer(p, at);
+    if (!share_weights(l, wanted))
+        TRY(wrong_layer(l, wanted));
+    if (biased && l->bias == NO_SLICE) {
+        REQUIRE(t->mode == TAPE_DISCOVER);
+        TRY(parameter_table_add_bias(p, at));
+    }
+    t->layer_guess = at + 1;
+    *out = at;
+done:
+    return result;
+}
+
 static tensor *dense(tape *t, tensor *x, const char *name, uint32_t outputs, bool biased)
 {
     size_t at = 0;
@@ -69,8 +77,7 @@ static tensor *dense(tape *t, tensor *x, const char *name, uint32_t outputs, boo
         .kind = OP_LINEAR, .weight_rank = 2, .weight_shape = {outputs, inputs}, .fan_in = inputs};
     if (t->failed != OK)
         return &t->dead;
-    STICK(t, name_layer(&l, name));
-    STICK(t, find_layer(t, &l, biased, &at));
+    STICK(t, tape_find_layer(t, &l, name, biased, &at));
     return tape_record(t,
                        (struct op_description){.kind = OP_LINEAR,
                                                .flags = biased ? OP_BIASED : 0,
@@ -116,9 +123,8 @@ static tensor *convolution(tape *t, tensor *x, const char *name, uint32_t channe
                       .fan_in = in.channels * kernel * kernel};
     if (t->failed != OK)
         return &t->dead;
-    STICK(t, name_layer(&l, name));
     STICK(t, window_fits(name, in, kernel, kernel, stride, padding, &out));
-    STICK(t, find_layer(t, &l, biased, &at));
+    STICK(t, tape_find_layer(t, &l, name, biased, &at));
     return tape_record(t,
                        (struct op_description){.kind = OP_CONVOLUTION,
                                                .flags = biased ? OP_BIASED : 0,
@@ -275,8 +281,7 @@ tensor *batch_norm(tape *t, tensor *x, const char *name)
         .kind = OP_BATCH_NORM, .weight_rank = 1, .weight_shape = {channels}, .fan_in = 1};
     if (t->failed != OK)
         return &t->dead;
-    STICK(t, name_layer(&l, name));
-    STICK(t, find_layer(t, &l, true, &at));
+    STICK(t, tape_find_layer(t, &l, name, true, &at));
     uint32_t given = t->mode == TAPE_EVALUATE ? OP_GIVEN_STATISTICS
                      : t->joins               ? OP_JOINT_STATISTICS
                                               : 0;
@@ -287,13 +292,16 @@ tensor *batch_norm(tape *t, tensor *x, const char *name)
                        at, x, NULL);
 }
 
-static status are_logits(const char *loss, struct shape s)
+static status are_logits(const tape *t, const char *loss, struct shape s, bool per_position)
 {
     status result = OK;
-    if (s.height != 1 || s.width != 1) {
+    const uint32_t rows = per_position ? s.channels : 1;
+    if (s.height != 1 || (s.width != 1 && !per_position) || rows != t->targets) {
         FAIL(ERROR_USAGE,
-             "model: %s of %u×%u×%u: height and width must be 1; end the model with linear", loss,
-             s.channels, s.height, s.width);
+             "model: %s of %u×%u×%u with %u label%s for each sample: the shape must be classes×1×1 "
+             "for one label, labels×1×classes for several; end the model with linear, or with "
+             "linear_per_position",
+             loss, s.channels, s.height, s.width, t->targets, t->targets == 1 ? "" : "s");
     }
 done:
     return result;
@@ -301,11 +309,13 @@ done:
 
 tensor *softmax_cross_entropy(tape *t, tensor *logits)
 {
+    const bool per_position = t->targets > 1 || logits->d.output.width > 1;
     if (t->failed != OK)
         return &t->dead;
-    STICK(t, are_logits("cross-entropy", logits->d.output));
+    STICK(t, are_logits(t, "cross-entropy", logits->d.output, per_position));
     return tape_record(t,
                        (struct op_description){.kind = OP_CROSS_ENTROPY,
+                                               .flags = per_position ? OP_PER_POSITION : 0,
                                                .output = {1, 1, 1},
                                                .smoothing = t->smoothing},
                        NO_SLICE, logits, NULL);
@@ -320,7 +330,7 @@ tensor *squared_error(tape *t, tensor *y, float scale, float shift)
 {
     if (t->failed != OK)
         return &t->dead;
-    STICK(t, are_logits("squared error", y->d.output));
+    STICK(t, are_logits(t, "squared error", y->d.output, false));
     return tape_record(t,
                        (struct op_description){.kind = OP_SQUARED_ERROR,
                                                .output = {1, 1, 1},

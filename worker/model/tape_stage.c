@@ -25,16 +25,20 @@ static bool crosses(const tape *t, size_t at)
     return false;
 }
 
-/* Cuts only before a linear layer or a convolution, so that operations that may be fused stay in
- * one stage. */
+/* Stages begin with a linear layer, a convolution or, on the residual stream of a transformer, a
+ * layer norm, so that operations that may be fused stay in one stage. */
+static bool may_begin(enum op_kind kind)
+{
+    return kind == OP_LINEAR || kind == OP_CONVOLUTION || kind == OP_LAYER_NORM;
+}
+
 size_t tape_cuts(const tape *t, struct tape_cut *out, size_t capacity)
 {
     size_t count = 0;
     REQUIRE(t->mode == TAPE_DISCOVER);
     for (size_t at = 1; at + 1 < t->tensor_count && count < capacity; ++at) {
         const tensor *next = call_of(t, at + 1);
-        bool begins = next->d.kind == OP_LINEAR || next->d.kind == OP_CONVOLUTION;
-        if (begins && !crosses(t, at)) {
+        if (may_begin(next->d.kind) && !crosses(t, at)) {
             out[count++] =
                 (struct tape_cut){.at = at,
                                   .layer = parameter_table_layer(t->parameters, next->layer)->name,

@@ -24,7 +24,7 @@ enum {
 /* The unit of work of a helper thread; with layer-wise rules, elements of one layer. */
 struct optimizer_part {
     size_t at, count, layer;
-    double squares, gaps, weights; /* sums of one pass */
+    double squares, gaps, weights, state, product; /* sums of one pass */
 };
 
 struct layer_state {
@@ -32,6 +32,7 @@ struct layer_state {
     size_t at;                /* its first element */
     uint32_t rows, columns;   /* of a hidden matrix; 0: not updated as a whole */
     double weights, gradient; /* squared norms of θ and of the unscaled gradient */
+    double state, product;    /* of the first state, and its product with that gradient */
     struct optimizer_rates rates;
 };
 
@@ -105,12 +106,12 @@ done:
     return result;
 }
 
-status optimizer_open_outer(optimizer **out, double momentum, unsigned every, size_t count)
+status optimizer_open_outer(optimizer **out, const struct optimizer_kind *kind,
+                            const double parameters[OPTIMIZER_PARAMETERS], size_t count)
 {
     status result = OK;
-    TRY(open_kind(out, every > 0 ? &optimizer_delayed_nesterov : &optimizer_sgd, count));
-    (*out)->parameters[0] = momentum;
-    (*out)->parameters[1] = every;
+    TRY(open_kind(out, kind != NULL ? kind : &optimizer_sgd, count));
+    memcpy((*out)->parameters, parameters, sizeof(*out)->parameters);
 done:
     return result;
 }
@@ -132,13 +133,18 @@ done:
     return result;
 }
 
+static bool measures_layers(const optimizer *p)
+{
+    return p->kind->layer_factor != NULL || p->kind->correlates;
+}
+
 status optimizer_set_layers(optimizer *p, const struct optimizer_layers *given)
 {
     status result = OK;
     struct optimizer_part *parts = NULL;
     struct layer_state *layers = NULL;
     size_t part_count = 0, at = 0, first = 0;
-    if (!p->rule.by_layer || given->count == 0)
+    if ((!measures_layers(p) && !p->rule.by_layer) || given->count == 0)
         return OK;
     for (size_t i = 0; i < given->count; i++)
         part_count += parts_in(given->at[i].count);
@@ -203,8 +209,15 @@ static void measure_part(void *context, size_t index)
 {
     const struct update_pass *u = context;
     struct optimizer_part *part = &u->p->parts[index];
-    part->weights = vector_sum_of_squares(part->count, u->call.in + part->at);
-    part->squares = vector_sum_of_squares(part->count, u->call.gradient + part->at);
+    const float *gradient = u->call.gradient + part->at;
+    part->squares = vector_sum_of_squares(part->count, gradient);
+    if (u->p->kind->correlates) {
+        const float *state = u->call.state_in + part->at;
+        part->state = vector_sum_of_squares(part->count, state);
+        part->product = vector_inner_product(part->count, gradient, state);
+    } else {
+        part->weights = vector_sum_of_squares(part->count, u->call.in + part->at);
+    }
 }
 
 static void update_part(void *context, size_t index)
@@ -249,17 +262,20 @@ static void update_matrices(const struct update_pass *u)
     }
 }
 
-/* Computes the norms of all layers; returns the squared norm of the gradient. */
+/* Computes the sums of all layers; returns the squared norm of the gradient. */
 static double measure_layers(struct update_pass *u)
 {
     optimizer *p = u->p;
     double sum = 0;
     run_parts(u, measure_part);
-    for (size_t i = 0; i < p->layer_count; i++)
-        p->layers[i].weights = p->layers[i].gradient = 0;
+    for (struct layer_state *l = p->layers; l < p->layers + p->layer_count; l++)
+        l->weights = l->gradient = l->state = l->product = 0;
     for (const struct optimizer_part *part = p->parts; part < p->parts + p->part_count; part++) {
-        p->layers[part->layer].weights += part->weights;
-        p->layers[part->layer].gradient += part->squares;
+        struct layer_state *layer = &p->layers[part->layer];
+        layer->weights += part->weights;
+        layer->gradient += part->squares;
+        layer->state += part->state;
+        layer->product += part->product;
         sum += part->squares;
     }
     return sum;
@@ -287,7 +303,11 @@ static void set_rates(optimizer *p, double scale, double lr)
                                            .lr = lr,
                                            .decay = decay,
                                            .epoch = p->epoch,
-                                           .matrix = l->rows > 0};
+                                           .matrix = l->rows > 0,
+                                           .scale = scale,
+                                           .gradient = l->gradient,
+                                           .state = l->state,
+                                           .product = l->product};
             p->kind->constants(&now, l->rates.own);
         }
     }
@@ -331,7 +351,7 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
     double squares = 0, gaps = 0;
 
     /* An update in place cannot be reverted, so the gradient is checked first. */
-    if (p->kind->layer_factor != NULL)
+    if (measures_layers(p))
         squares = measure_layers(&u);
     else if (in_place || p->rule.clip_norm > 0)
         squares = vector_sum_of_squares(p->count, gradient);

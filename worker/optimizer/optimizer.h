@@ -46,7 +46,7 @@ struct optimizer_pass {
     double gap; /* RMS(θ_in − read_at) = ‖·‖₂/√count; 0 when read_at is NULL or θ_in */
 };
 
-enum { OPTIMIZER_LANES = VECTOR_LANES, OPTIMIZER_PARAMETERS = 6, OPTIMIZER_CONSTANTS = 8 };
+enum { OPTIMIZER_LANES = VECTOR_LANES, OPTIMIZER_PARAMETERS = 8, OPTIMIZER_CONSTANTS = 8 };
 
 struct optimizer_rates { /* float32, rounded once, so that all callers compute the same */
     float scale, lr, momentum, weight_decay;
@@ -92,6 +92,10 @@ struct optimizer_moment {
     double lr, decay;
     double epoch; /* set by optimizer_set_epoch */
     bool matrix;  /* of a hidden matrix, for kinds that update matrices as a whole */
+    double scale; /* of the gradient */
+    /* ‖g‖², ‖v‖² and g·v over the layer, for kinds that correlate: g is the gradient without its
+     * scale, v the first state before the update. */
+    double gradient, state, product;
 };
 
 /* The second part of the update of a hidden matrix; all vectors have rows × columns elements. */
@@ -113,6 +117,7 @@ struct optimizer_kind {
     bool has_momentum;  /* reads key momentum */
     bool decay_apart;   /* weight decay is not added to the gradient */
     bool scale_free;    /* a factor that all gradients share does not change the update */
+    bool correlates;    /* `constants` uses sums over each layer of gradient and first state */
     void (*update)(struct optimizer_call *c);
     enum optimizer_form form; /* 0: no kernel; parameters stay on the host */
     bool momentum_correction; /* parameter 0: η is outside the velocity */
@@ -131,18 +136,19 @@ struct optimizer_kind {
 };
 extern const struct registry optimizer_registry;
 extern const struct option optimizer_momentum_options[];
-/* Not in the registry; used by optimizer_open_outer. */
-extern const struct optimizer_kind optimizer_delayed_nesterov;
+/* For the server's update with an outer rule (ps/rules/outer/outer.h); not in the registry. */
+extern const struct optimizer_kind optimizer_delayed_nesterov, optimizer_heloco,
+    optimizer_outer_adam;
 
 /* The entry of key optimizer. */
 status optimizer_kind_of(const options *o, const struct optimizer_kind **out) MUST_CHECK;
 /* Reads keys optimizer, its dotted keys, momentum and weight_decay. The state starts at zero. */
 status optimizer_open(optimizer **out, const options *o, size_t count) MUST_CHECK;
 /* Opens an optimizer for the differences that workers send after local steps
- * (ps/rules/outer/outer.h). It reads no key. `every` = 0: θ ← θ − η g. Otherwise the equations are
- * in optimizer_delayed_nesterov.c; `every` = 1 is optimizer=nesterov. */
-status optimizer_open_outer(optimizer **out, double momentum, unsigned every,
-                            size_t count) MUST_CHECK;
+ * (ps/rules/outer/outer.h). It reads no key; `parameters` has the kind's parameters. NULL as kind:
+ * θ ← θ − η g. */
+status optimizer_open_outer(optimizer **out, const struct optimizer_kind *kind,
+                            const double parameters[OPTIMIZER_PARAMETERS], size_t count) MUST_CHECK;
 void optimizer_close(optimizer **p);
 /* True: a factor that all gradients share does not change the updates, so that the scale of a stale
  * gradient must be a factor of its learning rate instead. */
@@ -154,7 +160,7 @@ status optimizer_has_momentum(const options *o, bool *out) MUST_CHECK;
 status optimizer_added_decay(const options *o, double *out) MUST_CHECK;
 /* Replaces the value of key momentum. May be negative. */
 void optimizer_set_momentum(optimizer *p, double momentum);
-/* Sets the layers, for layer-wise kinds (lars), kinds of whole matrices (muon) and
+/* Sets the layers, for layer-wise kinds (lars, heloco), kinds of whole matrices (muon) and
  * weight_decay_of=matrices. Without this call the whole vector is one layer, and no hidden matrix.
  * The table is copied. Its counts must add up to the vector's count. */
 status optimizer_set_layers(optimizer *p, const struct optimizer_layers *layers) MUST_CHECK;

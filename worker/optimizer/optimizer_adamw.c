@@ -58,3 +58,13 @@ const struct optimizer_kind optimizer_adamw = {
     .update = optimizer_loop,
     .constants = constants,
 };
+
+/* Not scale_free: damping scales a difference before it enters both moments
+ * (ps/rules/outer/outer_adam.c). */
+const struct optimizer_kind optimizer_outer_adam = {
+    .about = {"outer-adam", "Adam on the differences of local steps", "Kingma, Ba 2015", NULL},
+    .states = OPTIMIZER_STATES,
+    .decay_apart = true,
+    .update = optimizer_loop,
+    .constants = constants,
+};

@@ -120,5 +120,5 @@ done:
 
 status outer_optimizer(optimizer **out, const struct outer *outer, size_t count)
 {
-    return optimizer_open_outer(out, outer->momentum, outer->momentum_every, count);
+    return optimizer_open_outer(out, outer->update, outer->parameters, count);
 }

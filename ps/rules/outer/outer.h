@@ -12,6 +12,9 @@
  *   - delayed-nesterov  θ ← θ − ε d / N at each update; momentum at every N-th update
  *   - easgd             θ ← θ + α (x − θ), where x are the worker's parameters, which it keeps
  *   - fedasync          θ ← θ + α s (x − θ), x = θ_read − d, s the damping's scale
+ *   - adam              Adam with d as its gradient
+ *   - heloco            as nesterov; each tensor of d is turned towards the momentum if they
+ * disagree
  *
  * Consistency and damping treat a difference as they treat a gradient. Staleness, norm and gap are
  * those of the difference, damping scales it, and an update may have several. Corrections are
@@ -23,7 +26,7 @@
 #include "ps/rules/correction/correction.h"
 #include "worker/optimizer/optimizer.h"
 
-enum { OUTER_PARAMETERS = 4 };
+enum { OUTER_PARAMETERS = 9 };
 
 struct outer;
 struct outer_rule {
@@ -34,6 +37,7 @@ struct outer_rule {
     /* Workers keep their own parameters, and one exchange moves worker and server. So no other rule
      * may scale, hold or drop a difference. */
     bool elastic;
+    bool by_tensor; /* the update of an element depends on its whole tensor (ps/core/slices.h) */
     /* Turns a difference into a descent direction. NULL: it is one already. */
     const struct correction_rule *as_step;
 };
@@ -43,11 +47,12 @@ extern const struct registry outer_registry;
 extern const struct correction_rule outer_from_now;
 
 struct outer {
-    const struct outer_rule *rule; /* NULL: outer=none; then steps is 1 and the rest 0 */
-    unsigned steps;                /* local steps between two pushes */
-    double rate, momentum;         /* of the server */
-    unsigned momentum_every;       /* updates per momentum update; 0: no momentum */
-    double proximal;               /* ρ: local steps minimise f(x) + ρ/2 ‖x − θ_read‖² */
+    const struct outer_rule *rule;       /* NULL: outer=none; then steps is 1 and the rest 0 */
+    unsigned steps;                      /* local steps between two pushes */
+    double rate;                         /* of the server's update */
+    const struct optimizer_kind *update; /* the server's update; NULL: θ ← θ − rate · difference */
+    double parameters[OPTIMIZER_PARAMETERS]; /* of `update` */
+    double proximal; /* ρ: local steps minimise f(x) + ρ/2 ‖x − θ_read‖² */
 };
 /* Reads key outer and its dotted keys. ERROR_USAGE: unknown rule, or a setting that the rule
  * excludes; the message names it. */

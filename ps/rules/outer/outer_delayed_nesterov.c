@@ -41,8 +41,9 @@ static const struct option parameters_of[] = {
 static void read(const double *parameters, unsigned workers, struct outer *out)
 {
     out->rate = parameters[1];
-    out->momentum = parameters[2];
-    out->momentum_every = parameters[3] == 0 ? workers : (unsigned)parameters[3];
+    out->update = &optimizer_delayed_nesterov;
+    out->parameters[0] = parameters[2];
+    out->parameters[1] = parameters[3] == 0 ? workers : parameters[3];
 }
 
 const struct outer_rule outer_delayed_nesterov = {

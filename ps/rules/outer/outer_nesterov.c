@@ -23,8 +23,9 @@ static const struct option parameters_of[] = {OUTER_STEPS, OUTER_RATE("0.7"), OU
 static void read(const double *parameters, unsigned workers UNUSED, struct outer *out)
 {
     out->rate = parameters[1];
-    out->momentum = parameters[2];
-    out->momentum_every = 1;
+    out->update = &optimizer_delayed_nesterov;
+    out->parameters[0] = parameters[2];
+    out->parameters[1] = 1;
 }
 
 const struct outer_rule outer_nesterov = {

@@ -50,8 +50,8 @@ static const struct optimizer_kind *any_optimizer(struct episode *e, const struc
 /* ---- settings ---- */
 
 struct core_episode_settings {
-    char text[24][56];
-    const char *list[25];
+    char text[28][56];
+    const char *list[29];
     unsigned count;
 };
 

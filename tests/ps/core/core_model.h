@@ -48,8 +48,8 @@ struct model_states {
     double rate, largest_rate; /* of the last update; the largest */
 };
 
-/* The update of the parameters. `kind`: an optimizer's name; "delayed-nesterov" for an outer rule
- * with momentum. */
+/* The update of the parameters. `kind`: an optimizer's name; for outer rules also
+ * "delayed-nesterov", "heloco" and "outer-adam". */
 struct model_optimizer {
     char kind[24];
     double option[OPTIMIZER_PARAMETERS];

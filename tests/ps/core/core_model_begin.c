@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,19 +29,28 @@ static void read_optimizer(struct model_optimizer *o, const options *settings,
 static void read_outer(struct core_model *m, const options *settings,
                        const struct outer_rule *outer)
 {
-    enum { STEPS, RATE, MOMENTUM, EVERY, ALL };
+    enum { STEPS, RATE, MOMENTUM, EVERY, WEIGHT = 8 };
     const char *name = outer->about.name;
     struct model_optimizer *o = &m->optimizer;
-    double option[ALL];
-    registry_parameters(&outer->about, settings, option, ALL);
+    double option[OUTER_PARAMETERS] = {0};
+    registry_parameters(&outer->about, settings, option, OUTER_PARAMETERS);
     m->outer = true;
     m->from_now = outer->elastic || strcmp(name, "fedasync") == 0;
     m->outer_rate = outer->elastic && option[RATE] == 0 ? 0.9 / m->workers : option[RATE];
     bool plain = m->from_now || strcmp(name, "sgd") == 0;
-    bool delayed = strcmp(name, "delayed-nesterov") == 0;
-    snprintf(o->kind, sizeof o->kind, plain ? "sgd" : "delayed-nesterov");
-    o->option[0] = option[MOMENTUM];
-    o->option[1] = !delayed ? 1 : option[EVERY] > 0 ? option[EVERY] : m->workers;
+    bool nesterov = strstr(name, "nesterov") != NULL;
+    snprintf(o->kind, sizeof o->kind,
+             plain                       ? "sgd"
+             : strcmp(name, "adam") == 0 ? "outer-adam"
+             : nesterov                  ? "delayed-nesterov"
+                                         : name);
+    memcpy(o->option, option + MOMENTUM, (OUTER_PARAMETERS - MOMENTUM) * sizeof *option);
+    if (nesterov) {
+        bool delayed = strcmp(name, "nesterov") != 0;
+        o->option[1] = !delayed ? 1 : option[EVERY] > 0 ? option[EVERY] : m->workers;
+    } else if (option[WEIGHT] == 0) {
+        o->option[WEIGHT - MOMENTUM] = 1 / sqrt(m->workers);
+    }
     o->momentum = o->weight_decay = 0;
     o->rate_inside = false;
 }

@@ -12,6 +12,7 @@ struct how {
     double rate;     /* of the call, in double precision */
     uint64_t number; /* of the update: 1, 2, … */
     double epoch;
+    double of_gradient, of_momentum; /* heloco: what the layer's gradient and momentum count */
 };
 
 static bool is(const struct core_model *m, const char *kind)
@@ -24,7 +25,7 @@ bool model_scale_free(const struct core_model *m)
     return is(m, "adamw") || is(m, "lion") || is(m, "muon");
 }
 
-/* ---- adamw ---- */
+/* ---- adamw, outer-adam ---- */
 
 static void adamw(struct core_model *m, const struct how *h, size_t i, float gradient)
 {
@@ -158,6 +159,42 @@ static void plain(struct core_model *m, const struct how *h, size_t i, float gra
     m->theta[i] = m->theta[i] - h->lr * direction;
 }
 
+/* ---- heloco: options momentum, keep, shrink, shrink_most, turn, caution, weight ---- */
+
+static void blend(struct how *h, const double option[], size_t count, const float *gradient,
+                  const float *momentum)
+{
+    double is = sqrt(vector_sum_of_squares(count, gradient));
+    double was = sqrt(vector_sum_of_squares(count, momentum));
+    h->of_gradient = 1;
+    h->of_momentum = 0;
+    if (is < 1e-8 || was < 1e-8)
+        return;
+    double c = fmax(-1, fmin(1, vector_inner_product(count, gradient, momentum) / (is * was)));
+    double conf = is / (is + option[5] * was + 1e-8), lambda = fmin(option[4] * (1 - c) * conf, 1);
+    if (c >= option[1])
+        return;
+    if (c < 0) {
+        h->of_momentum = -c * (is / was) * fmin(option[2] * -c * conf, option[3]);
+    } else {
+        double kept = 1 - lambda, n = sqrt(kept * kept + lambda * lambda + 2 * lambda * kept * c);
+        h->of_gradient = kept / n;
+        h->of_momentum = lambda * (is / was) / n;
+    }
+}
+
+static void heloco(struct core_model *m, const struct how *h, double scale, size_t i,
+                   float gradient)
+{
+    float *v = &m->optimizer.velocity[i];
+    const double *option = m->optimizer.option, mu = option[0];
+    float g = (float)(option[6] * h->of_gradient) * (h->scale * gradient) +
+              (float)(option[6] * scale * h->of_momentum) * *v;
+    float theta = m->theta[i] + (float)(h->rate * mu) * *v;
+    *v = (float)mu * *v + (float)(1 - mu) * g;
+    m->theta[i] = theta - (h->lr * g + (float)(2 * h->rate * mu) * *v);
+}
+
 /* ---- all ---- */
 
 /* λ of one layer; 1 if its weights or its gradient are 0. */
@@ -195,8 +232,10 @@ void model_step(struct core_model *m, const float *gradient, double scale, doubl
             at += o->layer[l].count;
             continue;
         }
+        if (is(m, "heloco"))
+            blend(&h, o->option, o->layer[l].count, gradient + at, o->velocity + at);
         for (size_t end = at + o->layer[l].count; at < end; at++)
-            if (is(m, "adamw") || is(m, "muon"))
+            if (is(m, "adamw") || is(m, "outer-adam") || is(m, "muon"))
                 adamw(m, &h, at, gradient[at]);
             else if (is(m, "lion"))
                 lion(m, &h, at, gradient[at]);
@@ -204,6 +243,8 @@ void model_step(struct core_model *m, const float *gradient, double scale, doubl
                 rmsprop_warmup(m, &h, at, gradient[at]);
             else if (is(m, "delayed-nesterov"))
                 delayed_nesterov(m, &h, at, gradient[at]);
+            else if (is(m, "heloco"))
+                heloco(m, &h, scale, at, gradient[at]);
             else
                 plain(m, &h, at, gradient[at]);
     }

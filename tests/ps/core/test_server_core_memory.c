@@ -231,9 +231,17 @@ static size_t documented_vectors(const struct combination *c, const char *kind)
     static const struct {
         const char *name;
         size_t states;
-    } kept[] = {{"sgd", 0},   {"momentum", 1},       {"nesterov", 1},         {"lars", 1},
-                {"adamw", 2}, {"rmsprop-warmup", 2}, {"delayed-nesterov", 1}, {"lion", 1},
-                {"muon", 2}};
+    } kept[] = {{"sgd", 0},
+                {"momentum", 1},
+                {"nesterov", 1},
+                {"lars", 1},
+                {"adamw", 2},
+                {"rmsprop-warmup", 2},
+                {"delayed-nesterov", 1},
+                {"lion", 1},
+                {"muon", 2},
+                {"adam", 2},
+                {"heloco", 1}};
     const char *name = c->outer == NULL ? kind : c->outer->about.name;
     size_t states = 0;
     for (size_t i = 0; i < COUNT_OF(kept); i++)

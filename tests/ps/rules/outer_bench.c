@@ -74,3 +74,19 @@ void outer_bench_round(struct outer_bench *c, unsigned w)
     push.loss = (double)done.stats.loss;
     bench_feed(&c->b, push);
 }
+
+void outer_bench_push_of(struct outer_bench *c, unsigned w, float difference)
+{
+    for (size_t i = 0; i < D; i++)
+        c->b.gradient[w][i] = difference;
+    bench_push(&c->b, w);
+}
+
+void outer_bench_expect(const struct outer_bench *c, double value, double tolerance)
+{
+    for (size_t i = 0; i < D; i++) {
+        double is = (double)bench_latest(&c->b)[i];
+        if (!(fabs(is - value) <= tolerance))
+            fail_msg("parameter %zu is %.9g, not %.9g", i, is, value);
+    }
+}

@@ -34,5 +34,9 @@ void outer_bench_close(struct outer_bench *c);
 /* Computes the worker's local steps into its gradient; _round also pushes them. */
 struct local_steps_push outer_bench_compute(struct outer_bench *c, unsigned w);
 void outer_bench_round(struct outer_bench *c, unsigned w);
+/* Pushes a difference with all elements equal. */
+void outer_bench_push_of(struct outer_bench *c, unsigned w, float difference);
+/* All parameters of the latest version are within `tolerance` of `value`. */
+void outer_bench_expect(const struct outer_bench *c, double value, double tolerance);
 
 #endif

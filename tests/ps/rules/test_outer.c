@@ -1,7 +1,8 @@
 /*
  * Local steps and outer rules: values worked out by hand from the papers' equations (the arithmetic
- * is in the comments), invariants of all rules, and settings that exclude each other. Whole
- * trainings are compared with the papers' algorithms in tests/ps/rules/test_outer_training.c.
+ * is in the comments), invariants of all rules, and settings that exclude each other. Rules with a
+ * state of the server are in test_outer_momentum.c. Whole trainings are compared with the papers'
+ * algorithms in test_outer_training.c.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,23 +18,6 @@
 
 enum { D = BENCH_COUNT };
 
-/* Pushes a difference with all elements equal. */
-static void push_of(struct outer_bench *c, unsigned w, float difference)
-{
-    for (size_t i = 0; i < D; i++)
-        c->b.gradient[w][i] = difference;
-    bench_push(&c->b, w);
-}
-
-static void expect_all(const struct outer_bench *c, double value, double tolerance)
-{
-    for (size_t i = 0; i < D; i++) {
-        double is = (double)bench_latest(&c->b)[i];
-        if (!(fabs(is - value) <= tolerance))
-            fail_msg("parameter %zu is %.9g, not %.9g", i, is, value);
-    }
-}
-
 /* ---- values worked out by hand ---- */
 
 static void local_steps_are_summed_and_applied(void **state)
@@ -45,11 +29,11 @@ static void local_steps_are_summed_and_applied(void **state)
     outer_bench_open(&c, 1, 8,
                      RIG("outer=sgd", "outer.steps=2", "outer.lr=0.5", "optimizer=sgd", "lr=0.5"));
     outer_bench_round(&c, 0);
-    expect_all(&c, 5, 0);
+    outer_bench_expect(&c, 5, 0);
     assert_true(c.b.record[0].rate == 0.5);
     assert_true(fabs(c.b.record[0].gradient_norm - 6 * sqrt(D)) < 1e-5);
     outer_bench_round(&c, 0);
-    expect_all(&c, 3.125, 0);
+    outer_bench_expect(&c, 3.125, 0);
     outer_bench_close(&c);
     /* μ = ½: v = 8, x = 8 − 4 = 4; v = 4 + 4 = 8, x = 4 − 4 = 0; d = 8, and v begins at 0 again:
      * from 0 nothing moves. */
@@ -57,79 +41,15 @@ static void local_steps_are_summed_and_applied(void **state)
         &c, 1, 8,
         RIG("outer=sgd", "outer.steps=2", "optimizer=momentum", "momentum=0.5", "lr=0.5"));
     outer_bench_round(&c, 0);
-    expect_all(&c, 0, 0);
+    outer_bench_expect(&c, 0, 0);
     outer_bench_round(&c, 0);
-    expect_all(&c, 0, 0);
+    outer_bench_expect(&c, 0, 0);
     outer_bench_close(&c);
     /* Weight decay ½ applies to local steps: g = 1.5 x. 8 → 2 → 0.5 */
     outer_bench_open(
         &c, 1, 8, RIG("outer=sgd", "outer.steps=2", "optimizer=sgd", "lr=0.5", "weight_decay=0.5"));
     outer_bench_round(&c, 0);
-    expect_all(&c, 0.5, 0);
-    outer_bench_close(&c);
-}
-
-static void outer_nesterov_accumulates_differences(void **state)
-{
-    (void)state;
-    struct outer_bench c;
-    /* β = ½, ε = 1, d = 4: m = 4, θ = 0 − (4 + 2) = −6;  d = 2: m = 2 + 2 = 4, θ = −6 − (2 + 2) */
-    outer_bench_open(&c, 1, 0, RIG("outer=nesterov", "outer.momentum=0.5", "outer.lr=1"));
-    push_of(&c, 0, 4);
-    expect_all(&c, -6, 0);
-    push_of(&c, 0, 2);
-    expect_all(&c, -10, 0);
-    outer_bench_close(&c);
-    /* A barrier: the mean of 4 and 2 is one difference. m = 3, θ = −(3 + 1.5) */
-    outer_bench_open(&c, 2, 0,
-                     RIG("outer=nesterov", "outer.momentum=0.5", "outer.lr=1", "consistency=bsp"));
-    push_of(&c, 0, 4);
-    push_of(&c, 1, 2);
-    expect_all(&c, -4.5, 0);
-    outer_bench_close(&c);
-}
-
-static void delayed_nesterov_delays_only_the_momentum(void **state)
-{
-    (void)state;
-    struct outer_bench c;
-    /* N = 2 (of 2 workers), β = ½, ε = 1:
-     *   d = 4:  Δ = 4;                          θ = 0 − 4/2 = −2
-     *   d = 2:  Δ = 6, m = 3;                   θ = −2 − (2/2 + ½ · 3) = −4.5
-     *   d = −2: Δ = −2;                         θ = −4.5 + 1 = −3.5
-     *   d = 8:  Δ = 6, m = ½ · 3 + 3 = 4.5;     θ = −3.5 − (8/2 + ½ · 4.5) = −9.75 */
-    static const float d[] = {4, 2, -2, 8};
-    static const double theta[] = {-2, -4.5, -3.5, -9.75};
-    const char *const everies[] = {"outer.every=0", "outer.every=2"};
-    for (size_t e = 0; e < COUNT_OF(everies); e++) {
-        outer_bench_open(
-            &c, 2, 0,
-            RIG("outer=delayed-nesterov", "outer.momentum=0.5", "outer.lr=1", everies[e]));
-        for (unsigned t = 0; t < COUNT_OF(d); t++) {
-            push_of(&c, t % 2, d[t]);
-            expect_all(&c, theta[t], 0);
-        }
-        outer_bench_close(&c);
-    }
-}
-
-static void delayed_nesterov_does_not_count_dropped_differences(void **state)
-{
-    (void)state;
-    struct outer_bench c;
-    /* N = 3. Worker 1 has staleness 2 and is dropped, so the next push is the third.
-     * 3: θ = −1;  3: θ = −2;  (3);  6: Δ = 12, m = 4, θ = −2 − (2 + ½ · 4) = −6 */
-    outer_bench_open(&c, 2, 0,
-                     RIG("outer=delayed-nesterov", "outer.momentum=0.5", "outer.lr=1",
-                         "outer.every=3", "damping=cutoff", "damping.after=1"));
-    push_of(&c, 0, 3);
-    push_of(&c, 0, 3);
-    expect_all(&c, -2, 0);
-    push_of(&c, 1, 3);
-    expect_all(&c, -2, 0);
-    assert_int_equal(c.b.record[0].outcome, PUSH_DROPPED_STALE);
-    push_of(&c, 0, 6);
-    expect_all(&c, -6, 0);
+    outer_bench_expect(&c, 0.5, 0);
     outer_bench_close(&c);
 }
 
@@ -139,9 +59,9 @@ static void damping_scales_a_difference(void **state)
     struct outer_bench c;
     /* ε = 1: 0 − 4 = −4; the other has staleness 1, s = 1/(1 + 1): −4 − 2 */
     outer_bench_open(&c, 2, 0, RIG("outer=sgd", "damping=polynomial", "damping.power=1"));
-    push_of(&c, 0, 4);
-    push_of(&c, 1, 4);
-    expect_all(&c, -6, 0);
+    outer_bench_push_of(&c, 0, 4);
+    outer_bench_push_of(&c, 1, 4);
+    outer_bench_expect(&c, -6, 0);
     assert_true(c.b.record[0].scale == 0.5 && c.b.record[0].rate == 0.5);
     assert_int_equal(c.b.record[0].staleness, 1);
     outer_bench_close(&c);
@@ -164,7 +84,7 @@ static void an_elastic_exchange_moves_worker_and_center(void **state)
         RIG("outer=easgd", "outer.steps=2", "outer.moving_rate=0.5", "optimizer=sgd", "lr=0.5"));
     for (unsigned t = 0; t < COUNT_OF(center_of); t++) {
         outer_bench_round(&c, t % 2);
-        expect_all(&c, center_of[t], 0);
+        outer_bench_expect(&c, center_of[t], 0);
     }
     outer_bench_close(&c);
     /* α = ¼:  1: ¼ (2 − 8) = −1.5, x̃ = 6.5, x = 3.5 → 3.5 − 1 = 2.5 → 1.25
@@ -176,7 +96,7 @@ static void an_elastic_exchange_moves_worker_and_center(void **state)
         RIG("outer=easgd", "outer.steps=2", "outer.moving_rate=0.25", "optimizer=sgd", "lr=0.5"));
     for (unsigned t = 0; t < COUNT_OF(slower); t++) {
         outer_bench_round(&c, t % 2);
-        expect_all(&c, slower[t], 2e-6);
+        outer_bench_expect(&c, slower[t], 2e-6);
     }
     outer_bench_close(&c);
 }
@@ -195,9 +115,9 @@ static void elastic_workers_can_have_momentum(void **state)
                      RIG("outer=easgd", "outer.steps=2", "outer.moving_rate=0.5",
                          "optimizer=nesterov", "momentum=0.5", "lr=0.5"));
     outer_bench_round(&c, 0);
-    expect_all(&c, 4.5, 0);
+    outer_bench_expect(&c, 4.5, 0);
     outer_bench_round(&c, 0);
-    expect_all(&c, 2.90625, 0);
+    outer_bench_expect(&c, 2.90625, 0);
     outer_bench_close(&c);
 }
 
@@ -214,8 +134,8 @@ static void elastic_steps_equal_the_papers_algorithms(void **state)
     (void)outer_bench_compute(&c, 0); /* initializes x */
     for (size_t i = 0; i < D; i++)
         l->parameters[i] = 2;
-    push_of(&c, 0, 1 - 2);
-    expect_all(&c, 1.225, 1e-7);
+    outer_bench_push_of(&c, 0, 1 - 2);
+    outer_bench_expect(&c, 1.225, 1e-7);
     (void)outer_bench_compute(&c, 0);
     for (size_t i = 0; i < D; i++)
         assert_true(fabs((double)l->parameters[i] - 1.675) < 5e-7);
@@ -247,11 +167,11 @@ static void fedbuff_is_a_buffer_of_damped_differences(void **state)
                      RIG("outer=sgd", "outer.lr=0.5", "consistency=buffered", "consistency.size=2",
                          "damping=fedbuff"));
     for (unsigned i = 0; i < 6; i++)
-        push_of(&c, 1, 0);
-    push_of(&c, 0, 1.2f);
-    push_of(&c, 1, 0.4f);
+        outer_bench_push_of(&c, 1, 0);
+    outer_bench_push_of(&c, 0, 1.2f);
+    outer_bench_push_of(&c, 1, 0.4f);
     assert_int_equal(c.b.record[0].staleness, 3);
-    expect_all(&c, 0.75, 1e-7);
+    outer_bench_expect(&c, 0.75, 1e-7);
     outer_bench_close(&c);
 }
 
@@ -262,7 +182,7 @@ static void the_default_moving_rate_is_0_9_over_workers(void **state)
     /* 8 → 4; x̃ = 8 + 0.9/3 · (4 − 8) = 6.8 */
     outer_bench_open(&c, 3, 8, RIG("outer=easgd", "outer.steps=1", "optimizer=sgd", "lr=0.5"));
     outer_bench_round(&c, 0);
-    expect_all(&c, 6.8, 1e-6);
+    outer_bench_expect(&c, 6.8, 1e-6);
     assert_true(fabs(c.b.record[0].rate - 0.3) < 1e-12);
     outer_bench_close(&c);
 }
@@ -274,12 +194,12 @@ static void expect_mixing(unsigned missed, const char *damping, double expected,
     struct outer_bench c;
     outer_bench_open(&c, 2, 0.6f, RIG("outer=fedasync", damping, "outer.rho=0"));
     for (unsigned i = 0; i < missed; i++)
-        push_of(&c, 1, i == 0 ? -0.4f / 0.6f : 0);
-    expect_all(&c, 1, 1e-7);
-    push_of(&c, 0, 0.6f - 0.2f);
+        outer_bench_push_of(&c, 1, i == 0 ? -0.4f / 0.6f : 0);
+    outer_bench_expect(&c, 1, 1e-7);
+    outer_bench_push_of(&c, 0, 0.6f - 0.2f);
     assert_int_equal(c.b.record[0].staleness, missed);
     assert_true(fabs(c.b.record[0].rate - weight) < 1e-12);
-    expect_all(&c, expected, 5e-7);
+    outer_bench_expect(&c, expected, 5e-7);
     outer_bench_close(&c);
 }
 
@@ -310,7 +230,7 @@ static void fedasync_adds_a_proximal_term(void **state)
                          RIG("outer=fedasync", "outer.steps=2", "outer.alpha=0.5", cases[i].rho,
                              "optimizer=sgd", "lr=0.5"));
         outer_bench_round(&c, 0);
-        expect_all(&c, cases[i].theta, 0);
+        outer_bench_expect(&c, cases[i].theta, 0);
         outer_bench_close(&c);
     }
 }
@@ -491,7 +411,7 @@ static void an_elastic_worker_that_joins_again_starts_from_the_center(void **sta
     local_steps_reset(&c.local[0]);
     c.batches[0] = 0;         /* the new incarnation's sequence starts at 0 */
     outer_bench_round(&c, 0); /* x = 6 → 3, x̃ = 4.5; without the reset: x = 6 − 2 = 4, x̃ = 5 */
-    expect_all(&c, 4.5, 0);
+    outer_bench_expect(&c, 4.5, 0);
     outer_bench_close(&c);
 }
 
@@ -527,9 +447,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(local_steps_are_summed_and_applied),
-        cmocka_unit_test(outer_nesterov_accumulates_differences),
-        cmocka_unit_test(delayed_nesterov_delays_only_the_momentum),
-        cmocka_unit_test(delayed_nesterov_does_not_count_dropped_differences),
         cmocka_unit_test(damping_scales_a_difference),
         cmocka_unit_test(an_elastic_exchange_moves_worker_and_center),
         cmocka_unit_test(elastic_workers_can_have_momentum),

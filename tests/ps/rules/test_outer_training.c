@@ -34,8 +34,63 @@ struct plain {
     uint64_t batch[OUTER_WORKERS];
 };
 
+static double length(const double x[D])
+{
+    double sum = 0;
+    for (size_t i = 0; i < D; i++)
+        sum += x[i] * x[i];
+    return sqrt(sum);
+}
+
+/* Al Asif et al. 2026, equations 7 to 15, with the default constants. */
+static void plain_correct(const double d[D], const double m[D], double out[D])
+{
+    const double is = length(d), was = length(m), conf = is / (is + 3 * was + 1e-8);
+    double c = 0, mixed[D];
+    memcpy(out, d, D * sizeof *d);
+    if (is < 1e-8 || was < 1e-8)
+        return;
+    for (size_t i = 0; i < D; i++)
+        c += d[i] / is * (m[i] / was);
+    double lambda = fmin((1 - c) * conf, 1), beta = fmin(0.5 * -c * conf, 0.5);
+    for (size_t i = 0; i < D; i++)
+        mixed[i] = (1 - lambda) * d[i] / is + lambda * m[i] / was;
+    for (size_t i = 0; i < D && c < 0.2; i++)
+        out[i] = c < 0 ? d[i] - beta * c * is * m[i] / was : is * mixed[i] / length(mixed);
+}
+
+/* Equations 18 and 19 with weight 1/√4. */
+static void plain_heloco(struct plain *p, const double d[D])
+{
+    double corrected[D];
+    plain_correct(d, p->m, corrected);
+    for (size_t i = 0; i < D; i++) {
+        double G = 0.5 * corrected[i];
+        p->m[i] = 0.9 * p->m[i] + (1 - 0.9) * G;
+        p->theta[i] -= 0.7 * (G + 0.9 * p->m[i]);
+    }
+}
+
+/* Kingma, Ba 2015, algorithm 1; `sum` holds v. */
+static void plain_adam(struct plain *p, const double d[D])
+{
+    p->t++;
+    for (size_t i = 0; i < D; i++) {
+        p->m[i] = 0.9 * p->m[i] + 0.1 * d[i];
+        p->sum[i] = 0.99 * p->sum[i] + 0.01 * d[i] * d[i];
+        double mean = p->m[i] / (1 - pow(0.9, p->t)), square = p->sum[i] / (1 - pow(0.99, p->t));
+        p->theta[i] -= 0.7 * mean / (sqrt(square) + 0.001);
+    }
+}
+
+/* What a worker receives: θ, or θ̄ of equation 5. */
+static double plain_released(const struct plain *p, size_t i)
+{
+    return strcmp(p->rule, "heloco") == 0 ? p->theta[i] - 0.7 * 0.9 * p->m[i] : p->theta[i];
+}
+
 /* Liu et al. 2024, algorithm 3 with c = 0, and the Nesterov and plain forms. */
-static void plain_apply(struct plain *p, const double d[D])
+static void plain_nesterov(struct plain *p, const double d[D])
 {
     const double epsilon = 0.7, beta = 0.9;
     bool last = (p->t + 1) % p->every == 0;
@@ -91,9 +146,14 @@ static void plain_round(struct plain *p, unsigned w)
         d[i] = p->read[w][i] - x[i];
     if (strcmp(p->rule, "fedasync") == 0)
         plain_mix(p, w, x);
+    else if (strcmp(p->rule, "adam") == 0)
+        plain_adam(p, d);
+    else if (strcmp(p->rule, "heloco") == 0)
+        plain_heloco(p, d);
     else
-        plain_apply(p, d);
-    memcpy(p->read[w], p->theta, sizeof p->theta);
+        plain_nesterov(p, d);
+    for (size_t i = 0; i < D; i++)
+        p->read[w][i] = plain_released(p, i);
 }
 
 /* Zhang et al. 2015, algorithm 2 (δ = 0: algorithm 1), from one exchange to just past the next. */
@@ -163,7 +223,7 @@ static double train_both(const char *rule, const char *damping, const char *loca
     }
     double most = 0, size = 1;
     for (size_t i = 0; i < D; i++) {
-        most = fmax(most, fabs((double)bench_latest(&c.b)[i] - p.theta[i]));
+        most = fmax(most, fabs((double)bench_latest(&c.b)[i] - plain_released(&p, i)));
         size = fmax(size, fabs(p.theta[i])); /* stale outer momentum may move far */
     }
     outer_bench_close(&c);

@@ -200,7 +200,7 @@ static void the_pages_example_equals_the_sampler(void **state UNUSED)
         assert_int_equal(words[i], random_bits(&r));
     snprintf(text, sizeof text, "stream (2, 1, 1, 0): %08x %08x %08x %08x\n", words[0], words[1],
              words[2], words[3]);
-    assert_int_equal(sampler_open(&s, o, ROWS, 1, WORKERS), OK);
+    assert_int_equal(sampler_open(&s, o, &(struct dataset){.count = {ROWS}}, 1, WORKERS), OK);
     add_batches(s, &f, text, sizeof text);
     assert_string_equal(documented_block("docs/wire-format.md", "samples"), text);
     sampler_close(&s);

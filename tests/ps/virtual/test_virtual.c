@@ -136,6 +136,47 @@ static void virtual_ranks_take_local_steps_and_grow_batches_as_real_ones(void **
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "5");
 }
 
+static void virtual_ranks_apply_gradients_as_late_as_real_ones(void **state)
+{
+    struct process_rig *r = *state;
+    expect_virtual_ranks_equal_real_ones(r, "delay=1", "optimizer=adamw", "warmup_epochs=0");
+    expect_virtual_ranks_equal_real_ones(r, "delay=5", "decay=batch", "schedule=step");
+    expect_virtual_ranks_equal_real_ones(r, "delay=3", "delay_correction=error-feedback",
+                                         "delay_annealing=9");
+    /* The rows of an update are those of its gradients. */
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) > 100 AND count(*) = (SELECT count(*) FROM step WHERE "
+                       "run_id % 2 = 1) FROM step a JOIN step b ON b.run_id = a.run_id + 1 AND "
+                       "b.update_version = a.update_version AND b.worker = a.worker AND "
+                       "b.staleness = a.staleness AND b.loss = a.loss WHERE a.run_id % 2 = 1"),
+        "1");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT staleness) || ' ' || "
+                                       "max(staleness) FROM step WHERE run_id = 4"),
+                        "6 5");
+}
+
+/* Ranks compute while they exchange. The last gradient's exchange is seen, and an exchange that is
+ * longer than a step. */
+static void a_delay_hides_the_virtual_allreduce(void **state)
+{
+    struct process_rig *r = *state;
+    static const struct {
+        const char *latency, *delay;
+        double seconds;
+    } known[] = {{"network.latency_ms=2", "delay=1", 20 * 0.030 + 0.008},
+                 {"network.latency_ms=2", "delay=4", 20 * 0.030 + 0.008},
+                 {"network.latency_ms=20", "delay=1", 0.030 + 20 * 0.080}};
+    for (size_t i = 0; i < COUNT_OF(known); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant",
+                                 "pace.mean_ms=10", "pace.worker=1", "pace.factor=3", "workers=3",
+                                 "mode=sync", known[i].latency, known[i].delay,
+                                 "checkpoint={run}.safetensors", "checkpoint_every=0.2"),
+                         OK);
+        assert_close(atof(process_ask(r, "SELECT train_seconds FROM run ORDER BY id DESC LIMIT 1")),
+                     known[i].seconds, 1e-9);
+    }
+}
+
 /* After two updates no loss is finite: ten updates are skipped, then the run ends. */
 #define ASTRAY                                                                                     \
     RIG_SMALL, "model=mlp", "workers=3", "mode=sync", "reduction=ordered", "lr=1000000",           \
@@ -501,6 +542,8 @@ int main(void)
         TEST(one_worker_computes_the_same_in_every_mode_with_every_schedule),
         TEST(a_virtual_barrier_computes_what_synchronous_ranks_do),
         TEST(virtual_ranks_take_local_steps_and_grow_batches_as_real_ones),
+        TEST(virtual_ranks_apply_gradients_as_late_as_real_ones),
+        TEST(a_delay_hides_the_virtual_allreduce),
         TEST(virtual_ranks_skip_the_updates_that_real_ones_skip),
         TEST(with_one_rank_local_steps_change_nothing),
         TEST(virtual_ranks_wait_for_the_slowest_and_the_allreduce),

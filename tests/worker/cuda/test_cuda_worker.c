@@ -180,7 +180,7 @@ static void steps_take_no_memory(void **state)
 /* ---- the dataset on the device ------------------------------------------------------------------
  */
 
-enum { BATCH = 45, SHOWN = 37 };
+enum { BATCH = 45, SHOWN = 37, WINDOW = 33 };
 
 static tensor *as_it_is(tape *t, tensor *x)
 {
@@ -198,7 +198,7 @@ static void assert_gathered(const struct dataset *d, const uint32_t *indices, ui
                             const struct crop *crops, tensor *(*show)(tape *t, tensor *x))
 {
     static float wanted[BATCH * 3 * 11 * 11];
-    static uint32_t labels[BATCH];
+    static uint32_t labels[BATCH * WINDOW];
     const struct backend_options o = {.threads = 1, .place.device = -1};
     backend *b;
     tape *t;
@@ -210,13 +210,14 @@ static void assert_gathered(const struct dataset *d, const uint32_t *indices, ui
     check(parameter_table_open(&table));
     check(tape_open(&t, b, table, TAPE_EVALUATE, (struct shape){d->channels, d->height, d->width},
                     BATCH));
+    check(tape_set_targets(t, d->targets));
     for (int step = 0; step < 3; ++step) {
         tape_gather(t, d, SPLIT_TEST, indices, first, SHOWN, crops);
         dataset_gather(d, SPLIT_TEST, indices, first, SHOWN, crops, wanted, labels);
         float none = 0;
         const float *seen = tape_value(t, show(t, tape_begin(t, &none, NULL)));
         assert_memory_equal(seen, wanted, SHOWN * size * sizeof(float));
-        assert_memory_equal(tape_labels(t), labels, SHOWN * sizeof *labels);
+        assert_memory_equal(tape_labels(t), labels, SHOWN * d->targets * sizeof *labels);
         check(tape_finish(t, NULL, 0, NULL));
     }
     tape_close(&t);
@@ -243,6 +244,22 @@ static void gathering_on_the_device_gives_the_same_bits(void **state)
         assert_gathered(&d, indices, 0, NULL, shows[i]);
         assert_gathered(&d, NULL, 3, NULL, shows[i]);
         assert_gathered(&d, indices, 0, crops, shows[i]);
+    }
+    dataset_close(&d);
+}
+
+static void windows_of_a_text_are_gathered_on_the_device(void **state)
+{
+    (void)state;
+    struct dataset d;
+    uint32_t starts[SHOWN];
+    check(dataset_rig_load("grammar", SET("dataset.samples=600", "dataset.context=33"), true, &d));
+    for (uint32_t i = 0; i < SHOWN; ++i)
+        starts[i] = i * 7919 % (d.length[SPLIT_TEST] - WINDOW);
+    tensor *(*const shows[])(tape *, tensor *) = {as_it_is, in_lanes};
+    for (size_t i = 0; i < COUNT_OF(shows); ++i) {
+        assert_gathered(&d, starts, 0, NULL, shows[i]);
+        assert_gathered(&d, NULL, 3, NULL, shows[i]);
     }
     dataset_close(&d);
 }
@@ -354,6 +371,7 @@ int main(void)
         cmocka_unit_test(held_parameters_may_become_a_gradient),
         cmocka_unit_test(steps_take_no_memory),
         cmocka_unit_test(gathering_on_the_device_gives_the_same_bits),
+        cmocka_unit_test(windows_of_a_text_are_gathered_on_the_device),
         cmocka_unit_test(a_dataset_that_does_not_fit_is_an_error),
         cmocka_unit_test(a_backend_works_again_after_it_ran_out_of_memory),
     };

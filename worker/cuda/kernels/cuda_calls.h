@@ -298,6 +298,7 @@ struct gather_call {
     const struct crop *crops;
     const float *values;
     float *to;
+    uint32_t stride; /* bytes from a sample to the next; 1: indices are places in a text */
     uint32_t channels, height, width, batch, samples, lanes;
 };
 

@@ -72,7 +72,7 @@ CUDA_KERNEL(loss_total)
 CUDA_FUNCTION float gather_one(const struct gather_call *c, uint32_t n, uint32_t element)
 {
     uint32_t plane = c->height * c->width, channel = element / plane, place = element % plane;
-    const uint8_t *image = c->images + (size_t)c->indices[n] * (c->channels * plane);
+    const uint8_t *image = c->images + (size_t)c->indices[n] * c->stride;
     int32_t y = (int32_t)(place / c->width), x = (int32_t)(place % c->width);
     if (c->crops != NULL) {
         struct crop crop = c->crops[n];

@@ -1,0 +1,125 @@
+/* experiment_read_tune.c — the key `tune` of an arm: what it searches. */
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/claims/experiment_read.h"
+
+#include <string.h>
+
+/* tune: {search: tpe, lr: 0.001..0.1:log, momentum: [0, 0.9], seeds: [1]} */
+static status read_dimension(const struct yaml_tree *d, const char *key, const struct node *n,
+                             struct space *out)
+{
+    status result = OK;
+    struct text origin = {0};
+    const char **values = NULL;
+    text_add(&origin, "%s:%u", d->name, n->line);
+    if (n->kind == NODE_SCALAR && search_is_range(n->text)) {
+        TRY(space_add_range(out, key, n->text, origin.at));
+        goto done;
+    }
+    if (n->kind != NODE_LIST) {
+        FAIL(ERROR_USAGE,
+             "%s: %s must be a list of values to try, or a range such as 0.001..0.1:log", origin.at,
+             key);
+    }
+    if (n->count == 0)
+        FAIL(ERROR_USAGE, "%s: %s has no values to try; list at least one", origin.at, key);
+    TRY(memory_new(&values, n->count, sizeof *values, key));
+    for (size_t i = 0; i < n->count; i++) {
+        TRY(node_require(d, &n->children[i], NODE_SCALAR, key));
+        values[i] = n->children[i].text;
+    }
+    TRY(space_add_choice(out, key, values, n->count, origin.at));
+done:
+    memory_free(values);
+    text_free(&origin);
+    return result;
+}
+
+static status read_search_key(const struct yaml_tree *d, const char *key, const struct node *n,
+                              struct settings *out)
+{
+    status result = OK;
+    struct text origin = {0};
+    TRY(node_require(d, n, NODE_SCALAR, key));
+    text_add(&origin, "%s:%u", d->name, n->line);
+    if (strcmp(key, "search.per") == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: search.per is a key of `gradlag sweep` only; in an experiment each arm has a "
+             "search "
+             "for each column; remove the key",
+             origin.at);
+    }
+    settings_add(out, key, n->text, origin.at);
+done:
+    text_free(&origin);
+    return result;
+}
+
+static status read_grid(const struct yaml_tree *d, const struct node *map, struct tune_space *out)
+{
+    status result = OK;
+    struct search checked = {0};
+    if (map == NULL)
+        goto done;
+    TRY(node_require(d, map, NODE_MAP, "tune"));
+    for (size_t i = 0; i < map->count; i++) {
+        const struct node *n = &map->children[i];
+        if (strcmp(map->keys[i], "seeds") == 0)
+            TRY(experiment_read_list(d, n, "seeds", &out->seeds));
+        else if (search_is_key(map->keys[i]))
+            TRY(read_search_key(d, map->keys[i], n, &out->search));
+        else if (strcmp(map->keys[i], "quick") != 0)
+            TRY(read_dimension(d, map->keys[i], n, &out->space));
+    }
+    if (out->space.count == 0) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: tune needs a key with values to try, for example {lr: [0.1, 0.2]}", d->name,
+             map->line);
+    }
+    TRY(search_open(&checked, &out->space, &out->search));
+done:
+    search_close(&checked);
+    return result;
+}
+
+status experiment_read_tune(const struct yaml_tree *d, const struct node *map, struct arm *out)
+{
+    status result = OK;
+    TRY(read_grid(d, map, &out->tune));
+    if (map != NULL)
+        TRY(read_grid(d, node_child(map, "quick"), &out->quick_tune));
+done:
+    return result;
+}
+
+static bool same_search(const struct tune_space *a, const struct tune_space *b)
+{
+    bool same = a->search.count == b->search.count && a->seeds.count == b->seeds.count;
+    for (size_t i = 0; i < a->search.count && same; i++) {
+        const char *other = settings_find(&b->search, a->search.at[i].key);
+        same = other != NULL && strcmp(other, a->search.at[i].value) == 0;
+    }
+    return same;
+}
+
+status experiment_check_budgets(const struct experiment *e, bool quick)
+{
+    status result = OK;
+    const struct arm *first = NULL;
+    for (size_t i = 0; i < e->arm_count; i++) {
+        const struct arm *arm = &e->arms[i];
+        const struct tune_space *g = experiment_tune_space(arm, quick);
+        if (g == NULL || settings_find(&g->search, "search") == NULL)
+            continue;
+        first = first == NULL ? arm : first;
+        if (!same_search(experiment_tune_space(first, quick), g)) {
+            FAIL(ERROR_USAGE,
+                 "%s: arms %s and %s tune with different searches, numbers of trials or numbers of "
+                 "seeds; give them the same, so that they are compared at equal budgets",
+                 g->search.at[0].origin, first->name, arm->name);
+        }
+    }
+done:
+    return result;
+}
