@@ -50,28 +50,41 @@ void slices_cut(struct slices *out, unsigned servers, size_t count,
         cut_between(out, i, layers);
 }
 
+/* The key whose value needs whole layers on each server; NULL: none. */
+static status key_of_whole_layers(const options *o, const char **out)
+{
+    status result = OK;
+    struct optimizer_rule rule;
+    const struct outer_rule *outer =
+        (const struct outer_rule *)registry_find(&outer_registry, options_text(o, "outer"));
+    TRY(optimizer_rule_of(o, &rule));
+    *out = outer != NULL && outer->by_tensor ? "outer"
+           : rule.by_layer                   ? optimizer_rule_key(&rule)
+                                             : NULL;
+done:
+    return result;
+}
+
 status slices_open(struct slices *out, const options *o, const struct optimizer_layers *layers,
                    size_t count)
 {
     status result = OK;
-    struct optimizer_rule rule;
+    const char *key;
     const unsigned servers = servers_of(o);
-    TRY(optimizer_rule_of(o, &rule));
+    TRY(key_of_whole_layers(o, &key));
     if (servers > count) {
         FAIL(ERROR_USAGE,
              "servers=%u: the model has %zu parameters, fewer than servers; set servers=%zu or "
              "less",
              servers, count, count);
     }
-    const bool whole_layers = servers > 1 && rule.by_layer;
-    if (whole_layers && servers > layers->count) {
+    if (servers > 1 && key != NULL && servers > layers->count) {
         FAIL(ERROR_USAGE,
              "servers=%u: %s=%s needs whole layers, and the model has %zu, fewer than servers; set "
              "servers=%zu or less",
-             servers, optimizer_rule_key(&rule), options_value(o, optimizer_rule_key(&rule)),
-             layers->count, layers->count);
+             servers, key, options_value(o, key), layers->count, layers->count);
     }
-    slices_cut(out, servers, count, whole_layers ? layers : NULL);
+    slices_cut(out, servers, count, servers > 1 && key != NULL ? layers : NULL);
 done:
     return result;
 }
@@ -105,8 +118,6 @@ status slices_check(const options *o)
     status result = OK;
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
-    const struct outer_rule *outer =
-        (const struct outer_rule *)registry_find(&outer_registry, options_text(o, "outer"));
     if (servers_of(o) > 1 && options_integer(o, "probe_every") > 0) {
         FAIL(ERROR_USAGE,
              "%s: probe_every=%s needs whole gradients, but with several servers each server has "
@@ -124,12 +135,6 @@ status slices_check(const options *o)
              "%s: outer=%s computes learning rates from the version that a worker read, but with "
              "read=torn a worker reads several versions; set read=snapshot or servers=1",
              options_origin(o, "outer"), options_text(o, "outer"));
-    }
-    if (servers_of(o) > 1 && outer != NULL && outer->by_tensor) {
-        FAIL(ERROR_USAGE,
-             "%s: outer=%s compares whole tensors with the momentum, but several servers split "
-             "them; set servers=1 or another outer",
-             options_origin(o, "outer"), outer->about.name);
     }
     if (servers_of(o) > 1 && options_real(o, "clip_norm") > 0) {
         FAIL(ERROR_USAGE,

@@ -6,9 +6,9 @@
  * side (ps/net/payload.h), and slice sizes differ by less than two pages. Otherwise sizes differ by
  * at most one element.
  *
- * If the update of an element depends on its whole layer (optimizer_rule.by_layer: lars, muon,
- * weight_decay_of=matrices), no layer is cut: each cut moves to the nearest boundary between two
- * layers, the lower one of two that are equally near, such that each slice has a layer.
+ * If the update of an element depends on its whole layer (optimizer=lars, muon,
+ * weight_decay_of=matrices, outer=heloco), no layer is cut: each cut moves to the nearest boundary
+ * between two layers, the lower one of two that are equally near, such that each slice has a layer.
  */
 #ifndef GRADLAG_PS_CORE_SLICES_H
 #define GRADLAG_PS_CORE_SLICES_H

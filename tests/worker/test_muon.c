@@ -367,12 +367,23 @@ static void convolutions_and_linear_layers_below_the_logits_are_hidden_matrices(
     static const struct {
         const char *model, *slice;
         uint32_t rows, columns;
-    } known[] = {{"model=lenet", "conv1.weight", 8, 25}, {"model=lenet", "conv2.weight", 16, 200},
-                 {"model=lenet", "conv1.bias", 0, 0},    {"model=mlp", "fc1.weight", 256, 784},
-                 {"model=mlp", "fc2.weight", 128, 256},  {"model=mlp", "fc3.weight", 0, 0},
-                 {"model=softmax", "fc.weight", 0, 0}};
+    } known[] = {{"model=lenet", "conv1.weight", 8, 25},
+                 {"model=lenet", "conv2.weight", 16, 200},
+                 {"model=lenet", "conv1.bias", 0, 0},
+                 {"model=mlp", "fc1.weight", 256, 784},
+                 {"model=mlp", "fc2.weight", 128, 256},
+                 {"model=mlp", "fc3.weight", 0, 0},
+                 {"model=softmax", "fc.weight", 0, 0},
+                 {"model=gpt", "wte.weight", 0, 0},
+                 {"model=gpt", "wpe.weight", 0, 0},
+                 {"model=gpt", "h0.ln1.weight", 0, 0},
+                 {"model=gpt", "h0.attn.qkv.weight", 192, 64},
+                 {"model=gpt", "h1.mlp.down.weight", 64, 256},
+                 {"model=gpt", "head.weight", 0, 0}};
     for (size_t k = 0; k < COUNT_OF(known); k++) {
-        const char *const set[] = {"dataset=gaussian", "dataset.size=28", known[k].model, NULL};
+        const bool tokens = strcmp(known[k].model, "model=gpt") == 0;
+        const char *const set[] = {known[k].model, tokens ? "dataset=grammar" : "dataset=gaussian",
+                                   tokens ? NULL : "dataset.size=28", NULL};
         options *o = NULL;
         worker *w = NULL;
         size_t i = 0;

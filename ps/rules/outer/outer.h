@@ -37,7 +37,7 @@ struct outer_rule {
     /* Workers keep their own parameters, and one exchange moves worker and server. So no other rule
      * may scale, hold or drop a difference. */
     bool elastic;
-    bool by_tensor; /* the update of an element depends on its whole tensor: one server only */
+    bool by_tensor; /* the update of an element depends on its whole tensor (ps/core/slices.h) */
     /* Turns a difference into a descent direction. NULL: it is one already. */
     const struct correction_rule *as_step;
 };
