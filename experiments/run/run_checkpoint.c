@@ -6,6 +6,7 @@
 #include "experiments/config/config.h"
 #include "experiments/run/config_from_row.h"
 #include "ps/rules/correction/correction.h"
+#include "ps/rules/outer/outer.h"
 #include "sync/vector_queue.h"
 #include "worker/checkpoint.h"
 #include "worker/optimizer/optimizer.h"
@@ -499,37 +500,49 @@ done:
     return result;
 }
 
+/* Vectors of the optimizer's state. With an outer rule, key optimizer is that of the workers. */
+static status states_of(const options *settings, size_t *out)
+{
+    status result = OK;
+    struct optimizer_rule rule;
+    struct outer outer = {0};
+    TRY(optimizer_rule_of(settings, &rule));
+    if (strcmp(options_text(settings, "mode"), "async") == 0)
+        TRY(outer_open(&outer, settings, (unsigned)options_integer(settings, "workers")));
+    *out = outer.rule == NULL ? rule.states : outer.update != NULL ? outer.update->states : 0;
+done:
+    return result;
+}
+
 /* Allocates vectors for the contents of the file, according to its notes. */
 static status allocate_state(struct run_checkpoint_file *s, struct notes *notes,
                              const options *settings, size_t parameters)
 {
     status result = OK;
-    struct optimizer_rule rule;
+    size_t states;
     const double *numbers = notes->numbers;
     const size_t each = (size_t)or_zero(numbers[RANK_FLOATS]);
     const size_t workers = (size_t)options_integer(settings, "workers");
-    TRY(optimizer_rule_of(settings, &rule));
+    TRY(states_of(settings, &states));
     if (each > UINT32_MAX)
         FAIL(ERROR_DATA, "the checkpoint is damaged: %zu floats of state for each rank", each);
     TRY(memory_new(&s->parameters, parameters, sizeof(float), "parameters"));
-    TRY(memory_new(&s->optimizer_state, rule.states * parameters + 1, sizeof(float),
-                   "optimizer state"));
+    TRY(memory_new(&s->optimizer_state, states * parameters + 1, sizeof(float), "optimizer state"));
     TRY(memory_new(&s->ranks, workers * each + 1, sizeof(float), "state of ranks"));
-    s->state =
-        (struct training_state){.updates = (uint64_t)numbers[VERSION],
-                                .samples = (uint64_t)numbers[SAMPLES],
-                                .seconds = numbers[SECONDS],
-                                .skipped = (uint64_t)numbers[SKIPPED],
-                                .skipped_last = (uint64_t)or_zero(numbers[SKIPPED_LAST]),
-                                .loss_sum = or_zero(numbers[LOSS_SUM]),
-                                .loss_count = (uint64_t)or_zero(numbers[LOSS_COUNT]),
-                                .sent_bytes = or_zero(numbers[SENT_BYTES]),
-                                .parameters = s->parameters,
-                                .optimizer_state = rule.states > 0 ? s->optimizer_state : NULL,
-                                .optimizer_state_count = rule.states * parameters,
-                                .waiting = (size_t)or_zero(numbers[WAITING]),
-                                .ranks = s->ranks,
-                                .rank_count = each};
+    s->state = (struct training_state){.updates = (uint64_t)numbers[VERSION],
+                                       .samples = (uint64_t)numbers[SAMPLES],
+                                       .seconds = numbers[SECONDS],
+                                       .skipped = (uint64_t)numbers[SKIPPED],
+                                       .skipped_last = (uint64_t)or_zero(numbers[SKIPPED_LAST]),
+                                       .loss_sum = or_zero(numbers[LOSS_SUM]),
+                                       .loss_count = (uint64_t)or_zero(numbers[LOSS_COUNT]),
+                                       .sent_bytes = or_zero(numbers[SENT_BYTES]),
+                                       .parameters = s->parameters,
+                                       .optimizer_state = states > 0 ? s->optimizer_state : NULL,
+                                       .optimizer_state_count = states * parameters,
+                                       .waiting = (size_t)or_zero(numbers[WAITING]),
+                                       .ranks = s->ranks,
+                                       .rank_count = each};
     TRY(allocate_vectors(s, notes, workers, parameters));
     TRY(allocate_server_state(s, notes, workers));
 done:

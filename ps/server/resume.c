@@ -3,6 +3,7 @@
 #include "ps/rules/consistency/consistency.h"
 #include "ps/rules/correction/correction.h"
 #include "ps/rules/damping/damping.h"
+#include "ps/rules/outer/outer.h"
 #include "ps/core/slices.h"
 
 #include <string.h>
@@ -43,11 +44,10 @@ status resume_check(const options *o)
     const struct consistency_policy *consistency =
         (const struct consistency_policy *)chosen(&consistency_registry, o, "consistency");
     const bool vectors = correction->shared > 0 || correction->own;
-    if (strcmp(options_text(o, "outer"), "none") != 0) {
+    if (((const struct outer_rule *)chosen(&outer_registry, o, "outer"))->elastic) {
         FAIL(ERROR_USAGE,
-             "resume: a checkpoint does not hold the workers' state of outer=%s. Start a new run "
-             "from "
-             "its parameters with initial=",
+             "resume: a checkpoint does not hold the workers' parameters of outer=%s. Start a new "
+             "run from its parameters with initial=",
              options_text(o, "outer"));
     }
     if (correction->adjust != NULL) {

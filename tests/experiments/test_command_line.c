@@ -43,7 +43,7 @@ static void a_mistyped_command_line_is_answered_with_the_nearest_correct_one(voi
         {{"run", "lr", "=", "0.1"}, "lr="},
         {{"run", "results="}, "results="},
         {{"reproduce", "many.yaml"}, "gradlag run many.yaml"},
-        {{"bench", "apply", "thread=2"}, "counts, repeats"},
+        {{"bench", "apply", "thread=2"}, "'threads'"},
         {{"run", "--dryrun"}, "'--dry-run'"},
         {{"run", "mode=pipeline", "--resume"}, "initial=FILE"},
         {{"run", "sweep", "workers=2"}, "gradlag sweep"},

@@ -94,6 +94,24 @@ static void a_stopped_run_of_one_worker_resumes_to_the_same_bits(void **state)
     process_expect_errors_contain(r, "--resume");
 }
 
+/* Local steps start from the parameters read, so the server has all state. */
+static void local_steps_resume_to_the_same_bits(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const outer[] = {"outer=delayed-nesterov", "outer=adam", "outer=heloco"};
+    for (size_t i = 0; i < COUNT_OF(outer); i++) {
+        const char *const *with = RIG_WITH(REAL, "epochs=10", "optimizer=adamw", outer[i],
+                                           "outer.steps=3", "checkpoint=at.safetensors");
+        assert_int_equal(process_shell(r, "rm -f results.db at.safetensors"), OK);
+        expect_run(r, with, NULL);
+        start_until(r, with, "SELECT count(*) >= 20 FROM push WHERE run_id = 2");
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        expect_run(r, with, "--resume");
+        expect_bits_of_the_unbroken_run(r);
+    }
+}
+
 /* ---- killed ---------------------------------------------------------------------------------- */
 
 /* The run has written a checkpoint and made 20 further updates. */
@@ -253,7 +271,7 @@ static void rules_without_state_in_the_checkpoint_cannot_resume(void **state)
 {
     struct process_rig *r = *state;
     static const char *const of[][4] = {
-        {"outer=sgd", "outer=sgd", "outer.steps=2", "workers=2"},
+        {"outer=easgd", "outer=easgd", "optimizer=sgd", "workers=2"},
         {"correction=closed-loop-momentum", "correction=closed-loop-momentum", "workers=2", NULL},
         {"read=torn", "servers=2", "read=torn", "workers=2"},
         {"correction=dc-asgd-a", "servers=2", "correction=dc-asgd-a", "workers=2"},
@@ -383,6 +401,7 @@ int main(void)
 #define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         RIG_TEST(a_stopped_run_of_one_worker_resumes_to_the_same_bits),
+        RIG_TEST(local_steps_resume_to_the_same_bits),
         RIG_TEST(a_run_whose_server_or_all_of_it_was_killed_resumes_to_the_same_bits),
         RIG_TEST(rules_with_state_resume),
         RIG_TEST(several_servers_resume_to_the_same_bits),

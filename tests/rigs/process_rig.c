@@ -25,7 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char kept[65536];
+static char kept[1 << 18];
 
 /* build/NAME/tests/test_process → build/NAME/gradlag */
 const char *process_program_name = "gradlag";
