@@ -29,7 +29,7 @@ def model(name, inputs=(1, 28, 28), classes=10, **options):
     return models.model(name, inputs, classes, **options)
 
 
-def samples(dataset, split="test", path=None):
+def samples(dataset, split="test", path=None, **options):
     """See gradlag.datasets."""
     from . import datasets
-    return datasets.samples(dataset, split, path)
+    return datasets.samples(dataset, split, path, **options)

@@ -81,13 +81,71 @@ def resnet20(inputs, classes):
     return _residual(inputs, classes, stage1=stage(16, 16, 1), stage2=stage(16, 32, 2), stage3=stage(32, 64, 2))
 
 
-MODELS = {make.__name__: make for make in (linear, softmax, mlp, wide, lenet, cnn, resnet8, resnet20)}
+class _Attention(nn.Module):
+    """Causal self-attention: [samples, positions, width] of inputs and results."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.proj = nn.Linear(width, width, bias=False)
+
+    def forward(self, x):
+        samples, positions, width = x.shape
+        query, key, value = (part.view(samples, positions, self.heads, -1).transpose(1, 2) for part in self.qkv(x).split(width, 2))
+        scores = query @ key.transpose(2, 3) / (width // self.heads) ** 0.5
+        later = torch.ones(positions, positions, dtype=torch.bool, device=x.device).triu(1)
+        mixed = scores.masked_fill(later, float("-inf")).softmax(3) @ value
+        return self.proj(mixed.transpose(1, 2).reshape(x.shape))
+
+
+class _Decoder(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.ln1 = nn.LayerNorm(width)
+        self.attn = _Attention(width, heads)
+        self.ln2 = nn.LayerNorm(width)
+        self.mlp = _sequence(up=nn.Linear(width, 4 * width, bias=False), gelu=nn.GELU(), down=nn.Linear(4 * width, width, bias=False))
+
+    def forward(self, x):
+        x = x + self.attn(self.ln1(x))
+        return x + self.mlp(self.ln2(x))
+
+
+class _Gpt(nn.Module):
+    """Logits of the next token, [samples, positions, classes], of whole numbers [samples, positions]."""
+
+    def __init__(self, context, classes, layers, width, heads, tied):
+        super().__init__()
+        self.wte = nn.Embedding(classes, width)
+        self.wpe = nn.Embedding(context, width)
+        self.blocks = [_Decoder(width, heads) for _ in range(layers)]
+        for number, block in enumerate(self.blocks):
+            self.add_module(f"h{number}", block)
+        self.ln_f = nn.LayerNorm(width)
+        if not tied:
+            self.head = nn.Linear(width, classes, bias=False)
+        self.tied = tied
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe.weight[:tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        x = self.ln_f(x)
+        return nn.functional.linear(x, self.wte.weight) if self.tied else self.head(x)
+
+
+def gpt(inputs, classes, layers=2, width=64, heads=4, tied="no"):
+    return _Gpt(inputs[1], classes, layers, width, heads, tied == "yes")
+
+
+MODELS = {make.__name__: make for make in (linear, softmax, mlp, wide, lenet, cnn, resnet8, resnet20, gpt)}
 
 
 def model(name, inputs=(1, 28, 28), classes=10, **options):
     """A built-in model: model("resnet8"), model("wide", inputs=(3, 32, 32), width=512). Its initial values are PyTorch's.
 
-    inputs    channels, height, width of an image
+    inputs    channels, height, width of an image; 1, positions, 1 of a window of tokens: model("gpt", (1, 64, 1), 256)
     options   the keys model.OPTION of `gradlag list models`
     """
     if name not in MODELS:

@@ -95,6 +95,7 @@ class LoadedNetworks(InFolder):
         labels = torch.as_tensor(labels)
         with torch.no_grad():
             output = torch.cat([module(part) for part in torch.as_tensor(inputs).split(500)])
+        labels, output = labels.reshape(-1), output.reshape(-1, output.shape[-1])
         correct = int((output.argmax(dim=1) == labels).sum())
         self.assertLessEqual(abs(correct - round(row["final_accuracy"] * len(labels))), 2 * len(labels) / 10000)
         loss, = sqlite3.connect("results.db").execute("SELECT test_loss FROM evaluation WHERE run_id = ?", (row["id"],)).fetchone()
@@ -102,7 +103,7 @@ class LoadedNetworks(InFolder):
 
     def test_every_built_in_model_repeats_its_accuracy(self):
         listed = subprocess.run([os.environ["GRADLAG"], "list", "models"], check=True, stdout=subprocess.PIPE, text=True).stdout
-        names = {line.split()[0] for line in listed.splitlines() if line[:1].isalpha()} - {"external"}
+        names = {line.split()[0] for line in listed.splitlines() if line[:1].isalpha()} - {"external", "gpt"}
         self.assertGreaterEqual(names, {"softmax", "resnet20"})
         inputs, labels = gradlag.samples("fashion-mnist")
         for name in sorted(names):
@@ -111,6 +112,34 @@ class LoadedNetworks(InFolder):
                 self.assertGreater(row["final_accuracy"], 0.15)
                 self.check(gradlag.load("at.safetensors"), row, inputs, labels)
                 os.unlink("at.safetensors")
+
+    def test_a_gpt_repeats_its_accuracy(self):
+        text = numpy.random.default_rng(1).choice(list(b"aaab "), 60000).astype(numpy.uint8)
+        text[2::3] = text[1:-1:3]
+        text.tofile("text")
+        data = {"dataset": "text", "dataset__path": "text", "dataset__vocabulary": 128, "optimizer": "adamw", "lr": 0.01}
+        for settings in ({}, {"model__layers": 1, "model__width": 24, "model__heads": 3, "model__tied": "yes", "dataset__context": 33,
+                              "dataset__test": "no"}):
+            with self.subTest(**settings):
+                context, split = settings.get("dataset__context", 64), "validation" if "dataset__test" in settings else "test"
+                row = self.trained("gpt", **data, **settings)
+                tokens, labels = gradlag.samples("text", split, "text", context=context, test=split == "test")
+                self.assertEqual(tokens.shape[1], context)
+                module = gradlag.load("at.safetensors")
+                if split == "test":
+                    self.assertGreater(row["final_accuracy"], 0.5)
+                    self.check(module, row, tokens, labels)
+                else:
+                    self.check_validation(module, row, tokens, labels)
+                os.unlink("at.safetensors")
+
+    def check_validation(self, module, row, tokens, labels):
+        import torch
+        loss, = sqlite3.connect("results.db").execute("SELECT validation_loss FROM evaluation WHERE run_id = ?", (row["id"],)).fetchone()
+        with torch.no_grad():
+            output = module(torch.as_tensor(tokens))
+        own = torch.nn.functional.cross_entropy(output.reshape(-1, output.shape[-1]), torch.as_tensor(labels).reshape(-1)).item()
+        self.assertAlmostEqual(own, loss, delta=1e-4 * loss)
 
     def test_every_mode_writes_the_same_statistics_at_the_same_parameters(self):
         rows, files = [], []
