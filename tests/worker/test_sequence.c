@@ -263,6 +263,31 @@ static void the_exponential_has_the_error_that_it_states(void **state)
     assert_true(isnan(y[4]));
 }
 
+static tensor *only_gelu(tape *t, tensor *x, const struct model *m)
+{
+    (void)m;
+    return gelu(t, x);
+}
+
+/* Of Φ(x) = y / x: that of the comment in backend_cpu_gelu.c. */
+static void gelu_has_the_error_that_it_states(void **state)
+{
+    (void)state;
+    enum { COUNT = 4099 };
+    const struct model m = {0};
+    struct run r;
+    float x[COUNT];
+    for (int i = 0; i < COUNT; ++i)
+        x[i] = (float)(i - COUNT / 2) / 170;
+    run_open(&r, only_gelu, &m, (struct shape){1, 1, COUNT}, 1);
+    const float *y = run_on(&r, only_gelu, x);
+    for (int i = 0; i < COUNT; ++i) {
+        const double v = (double)x[i], wanted = v * erfc(-v / sqrt(2)) / 2;
+        assert_true(fabs((double)y[i] - wanted) <= ldexp(1, -22) * fabs(v));
+    }
+    run_close(&r);
+}
+
 /* ---- losses, threads ---- */
 
 static tensor *identity(tape *t, tensor *x, const struct model *m)
@@ -414,6 +439,7 @@ int main(void)
         cmocka_unit_test(embeddings_are_rows_of_their_tables),
         cmocka_unit_test(a_token_outside_the_table_is_an_error),
         cmocka_unit_test(the_exponential_has_the_error_that_it_states),
+        cmocka_unit_test(gelu_has_the_error_that_it_states),
         cmocka_unit_test(a_loss_counts_the_tokens_of_valid_samples),
         cmocka_unit_test(a_loss_of_many_classes_matches_finite_differences),
         cmocka_unit_test(threads_change_no_bit_outside_the_products),

@@ -13,6 +13,7 @@
  * max pooling over 2×2 positions, for one thread backend_cpu_average16.c       the mean over all
  * positions, in bf16, for one thread backend_cpu_norm.c            batch norm through oneDNN
  *   backend_cpu_norm16*.c         batch norm for one thread, fused with the residual sum
+ *   backend_cpu_gelu.c            GELU
  *   backend_cpu_embedding.c       embeddings of tokens and positions
  *   backend_cpu_layer_norm.c      layer norm
  *   backend_cpu_attention*.c      causal attention, block by block of each head
@@ -243,6 +244,8 @@ status cpu_average16_open(struct cpu *c, const struct op_description *d,
 status cpu_activation_open(struct cpu *c, const struct op_description *d,
                            backend_buffer *const in[2], backend_op **out,
                            backend_buffer **output) MUST_CHECK;
+status cpu_gelu_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
+                     backend_op **out, backend_buffer **output) MUST_CHECK;
 status cpu_add_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
                     backend_op **out, backend_buffer **output) MUST_CHECK;
 status cpu_reshape_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],

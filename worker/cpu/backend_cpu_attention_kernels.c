@@ -3,33 +3,30 @@
 #include "worker/cpu/backend_cpu_attention.h"
 #include "worker/cpu/backend_cpu_lines.h"
 
-enum { LANES = VECTOR_LANES, MOST_ROWS = 8, MOST_LINES = 4 };
+enum { LANES = VECTOR_LANES, MOST_LINES = 4, MOST_SUMS = 16 };
 
 /* ---- products ---- */
 
 /* `rows` × `lines` are constants in each copy, so that the sums stay in registers. */
-VECTOR_INLINE void tile(const struct attention_product *p, size_t r0, size_t c0, size_t rows,
-                        size_t lines)
+VECTOR_INLINE void tile(const struct attention_product *p, size_t r0, size_t c0, const size_t rows,
+                        const size_t lines)
 {
-    vector_line sum[MOST_ROWS][MOST_LINES];
-    const float *a = p->a + r0 * p->a_row;
-    for (size_t r = 0; r < rows; ++r)
+    vector_line sum[MOST_SUMS] = {{0}};
+    const size_t a_row = p->a_row, a_step = p->a_step, b_row = p->b_row, out_row = p->out_row;
+    const float *a = p->a + r0 * a_row, *b = p->b + c0;
+    float *out = p->out + r0 * out_row + c0;
+    for (size_t k = 0; k < p->depth; ++k, a += a_step, b += b_row) {
+        vector_line v[MOST_LINES];
+#pragma GCC unroll 4
         for (size_t l = 0; l < lines; ++l)
-            if (p->add)
-                vector_load(&sum[r][l], p->out + (r0 + r) * p->out_row + c0 + l * LANES);
-            else
-                sum[r][l] = (vector_line){0};
-    for (size_t k = 0; k < p->depth; ++k) {
-        vector_line b[MOST_LINES];
-        for (size_t l = 0; l < lines; ++l)
-            vector_load(&b[l], p->b + k * p->b_row + c0 + l * LANES);
-        for (size_t r = 0; r < rows; ++r)
-            for (size_t l = 0; l < lines; ++l)
-                sum[r][l] += a[r * p->a_row + k * p->a_step] * b[l];
+            vector_load(&v[l], b + l * LANES);
+#pragma GCC unroll 16
+        for (size_t i = 0; i < rows * lines; ++i)
+            sum[i] += a[i / lines * a_row] * v[i % lines];
     }
-    for (size_t r = 0; r < rows; ++r)
-        for (size_t l = 0; l < lines; ++l)
-            vector_store(p->out + (r0 + r) * p->out_row + c0 + l * LANES, &sum[r][l], false);
+#pragma GCC unroll 16
+    for (size_t i = 0; i < rows * lines; ++i)
+        lines_put(out + i / lines * out_row + i % lines * LANES, &sum[i], LANES, p->add);
 }
 
 VECTOR_CLONES void attention_product(const struct attention_product *p)

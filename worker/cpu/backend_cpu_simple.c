@@ -143,18 +143,11 @@ static status activation_forward(struct cpu *c, backend_op *op, const struct op_
     return cpu_execute(c, s->forward, 2, a, "an activation");
 }
 
-static status activation_backward(struct cpu *c, backend_op *op, const struct op_call *call)
+static status activation_backward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)
 {
-    struct cpu_simple *s = (struct cpu_simple *)op;
     backend_buffer *to = call->input_gradient[0], *g = call->output_gradient;
     if (to == NULL)
         return OK;
-    if (op->d.activation == ACTIVATION_GELU) {
-        dnnl_exec_arg_t a[3] = {{DNNL_ARG_SRC, call->input[0]->memory},
-                                {DNNL_ARG_DIFF_DST, g->memory}};
-        return run_backward(c, s->backward, a, 2, to, call->accumulate[0],
-                            "an activation's gradient");
-    }
     cpu_activation_backward(g->data, call->output->data, g->count, op->d.activation);
     if (call->accumulate[0])
         cpu_add_into(to->data, g->data, g->count);
@@ -170,12 +163,13 @@ status cpu_activation_open(struct cpu *c, const struct op_description *d,
         [ACTIVATION_NONE] = dnnl_eltwise_linear,
         [ACTIVATION_RELU] = dnnl_eltwise_relu,
         [ACTIVATION_TANH] = dnnl_eltwise_tanh,
-        [ACTIVATION_GELU] = dnnl_eltwise_gelu_erf,
     };
     status result = OK;
     struct cpu_simple *s = NULL;
-    dnnl_primitive_desc_t p = NULL, back = NULL;
+    dnnl_primitive_desc_t p = NULL;
     REQUIRE(d->activation != ACTIVATION_NONE);
+    if (d->activation == ACTIVATION_GELU)
+        return cpu_gelu_open(c, d, in, out, output);
     TRY(simple_new(d,
                    &(backend_op){.forward = activation_forward,
                                  .backward = activation_backward,
@@ -186,12 +180,6 @@ status cpu_activation_open(struct cpu *c, const struct op_description *d,
                                     training ? dnnl_forward_training : dnnl_forward_inference,
                                     algorithms[d->activation], in[0]->layout),
              "an activation");
-    if (training && d->activation == ACTIVATION_GELU) {
-        TRY_DNNL(
-            onednn_eltwise_backward(&back, c->engine, algorithms[d->activation], in[0]->layout, p),
-            "an activation's gradient");
-        TRY(cpu_primitive_new(c, &back, &s->backward, "an activation's gradient"));
-    }
     TRY(cpu_primitive_new(c, &p, &s->forward, "an activation"));
     TRY(cpu_buffer_new(c, d->batch, d->output, in[0]->layout, output));
     *out = &s->op;

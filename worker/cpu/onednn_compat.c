@@ -200,14 +200,6 @@ dnnl_status_t onednn_eltwise_forward(dnnl_primitive_desc_t *out, dnnl_engine_t e
                                                       0, plain());
 }
 
-dnnl_status_t onednn_eltwise_backward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
-                                      dnnl_alg_kind_t algorithm, onednn_const_layout data,
-                                      const_dnnl_primitive_desc_t forward)
-{
-    return dnnl_eltwise_backward_primitive_desc_create(out, engine, algorithm, data, data, data, 0,
-                                                       0, forward, plain());
-}
-
 dnnl_status_t onednn_matmul(dnnl_primitive_desc_t *out, dnnl_engine_t engine, onednn_const_layout a,
                             onednn_const_layout b, onednn_const_layout bias, onednn_const_layout c)
 {
@@ -363,15 +355,6 @@ dnnl_status_t onednn_eltwise_forward(dnnl_primitive_desc_t *out, dnnl_engine_t e
     dnnl_eltwise_desc_t d;
     dnnl_status_t made = dnnl_eltwise_forward_desc_init(&d, kind, algorithm, data, 0, 0);
     return finish(out, engine, made, &d, NULL, NULL);
-}
-
-dnnl_status_t onednn_eltwise_backward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
-                                      dnnl_alg_kind_t algorithm, onednn_const_layout data,
-                                      const_dnnl_primitive_desc_t forward)
-{
-    dnnl_eltwise_desc_t d;
-    dnnl_status_t made = dnnl_eltwise_backward_desc_init(&d, algorithm, data, data, 0, 0);
-    return finish(out, engine, made, &d, NULL, forward);
 }
 
 dnnl_status_t onednn_matmul(dnnl_primitive_desc_t *out, dnnl_engine_t engine, onednn_const_layout a,

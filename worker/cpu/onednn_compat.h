@@ -97,9 +97,6 @@ dnnl_status_t onednn_batch_norm_backward(dnnl_primitive_desc_t *out, dnnl_engine
 dnnl_status_t onednn_eltwise_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
                                      dnnl_prop_kind_t kind, dnnl_alg_kind_t algorithm,
                                      onednn_const_layout data);
-dnnl_status_t onednn_eltwise_backward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
-                                      dnnl_alg_kind_t algorithm, onednn_const_layout data,
-                                      const_dnnl_primitive_desc_t forward);
 
 dnnl_status_t onednn_matmul(dnnl_primitive_desc_t *out, dnnl_engine_t engine, onednn_const_layout a,
                             onednn_const_layout b, onednn_const_layout bias, onednn_const_layout c);

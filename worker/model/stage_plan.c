@@ -274,7 +274,9 @@ status stage_cuts_choose(const options *o, unsigned stages, uint32_t samples,
     TRY(cuts_open(&c, o, false));
     add_names(&c, &possible);
     if (stages > 1 && c.count == 0) {
-        FAIL(ERROR_USAGE, "model=%s cannot be cut into stages; choose a deeper model or mode=sync",
+        FAIL(ERROR_USAGE,
+             "model=%s cannot be cut into stages: everywhere two tensors cross, or layers on both "
+             "sides share weights; choose another model or mode=sync",
              options_text(o, "model"));
     }
     if (stages > c.count + 1) {
