@@ -135,9 +135,8 @@ static void several_servers_apply_every_outer_rule_to_their_slices(void **state)
         const bool whole = ((const struct outer_rule *)outer_registry.entries[i])->by_tensor;
         remove(process_path(r, "results.db"));
         assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, outer_at(i, outer)), OK);
-        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, outer,
-                                 whole ? "servers=2" : "servers=3"),
-                         OK);
+        assert_int_equal(
+            RIG_RUN(r, "run", VIRTUAL, STEPS, outer, whole ? "servers=2" : "servers=3"), OK);
         assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, STEPS, outer, "servers=2"), OK);
         expect_hashes(r, "1");
         assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, STEPS, outer, "servers=2", "workers=3",

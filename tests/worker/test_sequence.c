@@ -275,7 +275,7 @@ static void gelu_has_the_error_that_it_states(void **state)
     (void)state;
     enum { COUNT = 4099 };
     const struct model m = {0};
-    struct run r;
+    struct sequence_run r;
     float x[COUNT];
     for (int i = 0; i < COUNT; ++i)
         x[i] = (float)(i - COUNT / 2) / 170;
