@@ -1,7 +1,6 @@
 #include "base/thread.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +20,20 @@ status thread_start(pthread_t *out, void *(*body)(void *), void *argument, const
     }
 done:
     return result;
+}
+
+enum { SIGNAL_STACK_BYTES = 65536 }; /* a frame has up to 11 KiB of registers (AMX) */
+
+void signal_handle(int number, const struct sigaction *action)
+{
+    static char memory[SIGNAL_STACK_BYTES] __attribute__((aligned(64)));
+    const stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
+    struct sigaction apart = *action;
+    stack_t now;
+    if (sigaltstack(NULL, &now) == 0 && (now.ss_flags & SS_ONSTACK) == 0)
+        REQUIRE(sigaltstack(&stack, NULL) == 0);
+    apart.sa_flags |= SA_ONSTACK;
+    sigaction(number, &apart, NULL);
 }
 
 static atomic_uint abandoned;

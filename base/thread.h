@@ -1,15 +1,20 @@
-/* thread.h — starting threads, and the number of processors. */
+/* thread.h — starting threads, handling signals, and the number of processors. */
 #ifndef GRADLAG_BASE_THREAD_H
 #define GRADLAG_BASE_THREAD_H
 
 #include "base/status.h"
 
 #include <pthread.h>
+#include <signal.h>
 
 /* Starts a thread with all signals blocked, so that signals reach the main thread and interrupt its
  * sleep. ERROR_OTHER naming `what` ("the heartbeat thread"). */
 status thread_start(pthread_t *out, void *(*body)(void *), void *argument,
                     const char *what) MUST_CHECK;
+/* Like sigaction(), but the handler runs on a stack of its own. Call it in the main thread. While a
+ * matrix product of oneDNN 2.6 runs, the stack pointer is in a heap buffer, and a handler on the
+ * same stack would overwrite the heap. */
+void signal_handle(int number, const struct sigaction *action);
 /* Detaches a thread that hangs. Memory that the thread may use must not be freed afterwards; the
  * process exits without joining it (command_main()). */
 void thread_abandon(pthread_t thread);

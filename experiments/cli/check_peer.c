@@ -2,6 +2,7 @@
  * check_peer.c — `gradlag check endpoint=…` and `gradlag check --listen`: measures a link between
  * two hosts as an asynchronous run uses it, over ZeroMQ, with the same CURVE keys.
  */
+#include "base/thread.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -124,8 +125,8 @@ status check_listen(const options *o)
     TRY(open_peer(&p, o, true));
     struct sigaction action = {.sa_handler = stop};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    signal_handle(SIGINT, &action);
+    signal_handle(SIGTERM, &action);
     log_info("listening on %s; waiting for one `gradlag check endpoint=…` (at most %.0f s)",
              channel_endpoint(p.channel), LISTENER_TIMEOUTS * p.timeout_s);
     TRY(listen_until_goodbye(&p));

@@ -1,3 +1,4 @@
+#include "base/thread.h"
 #include "experiments/cli/terminal_screen.h"
 
 #include "base/text.h"
@@ -68,7 +69,7 @@ static void install_handler(int number, void (*handler)(int))
 {
     struct sigaction action = {.sa_handler = handler};
     sigemptyset(&action.sa_mask);
-    sigaction(number, &action, NULL);
+    signal_handle(number, &action);
 }
 
 bool terminal_screen_is_terminal(void)

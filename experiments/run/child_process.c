@@ -1,3 +1,4 @@
+#include "base/thread.h"
 #include "experiments/run/child_process.h"
 
 #include "base/memory.h"
@@ -189,11 +190,11 @@ void signals_catch(void (*handler)(int))
     sigaddset(&action.sa_mask, SIGINT);
     sigaddset(&action.sa_mask, SIGTERM);
     sigaddset(&action.sa_mask, SIGHUP);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    signal_handle(SIGINT, &action);
+    signal_handle(SIGTERM, &action);
     if (initial_hangup[0] == (unsigned long)SIG_IGN)
         action.sa_handler = SIG_IGN;
-    sigaction(SIGHUP, &action, NULL);
+    signal_handle(SIGHUP, &action);
 }
 
 /* ---- the private folder -------------------------------------------------------------------------

@@ -39,7 +39,7 @@ static void install_handlers(enum role role)
 {
     struct sigaction action = {.sa_handler = request_stop};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGUSR1, &action, NULL);
+    signal_handle(SIGUSR1, &action);
     if (role != ROLE_RANK || !status_pipe_exists())
         signals_catch(request_stop);
 }

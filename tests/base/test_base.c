@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "base/text.h"
 #include "base/log.h"
 #include "base/sha256.h"
@@ -286,6 +287,28 @@ static void a_vector_is_shared_once_that_is_wanted(void **state UNUSED)
     assert_false(shared_memory_find(after, 4, &place));
 }
 
+static volatile sig_atomic_t on_own_stack;
+
+static void note_stack(int number)
+{
+    stack_t now;
+    (void)number;
+    on_own_stack = sigaltstack(NULL, &now) == 0 && (now.ss_flags & SS_ONSTACK) != 0;
+}
+
+static void a_signal_handler_has_a_stack_of_its_own(void **state)
+{
+    (void)state;
+    struct sigaction action = {.sa_handler = note_stack};
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < 2; i++) {
+        on_own_stack = 0;
+        signal_handle(SIGUSR2, &action);
+        raise(SIGUSR2);
+        assert_true(on_own_stack);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +325,7 @@ int main(void)
                                         close_options),
         cmocka_unit_test_setup_teardown(yes_equals_true_and_no_equals_false, open_options,
                                         close_options),
+        cmocka_unit_test(a_signal_handler_has_a_stack_of_its_own),
         cmocka_unit_test_setup_teardown(a_bad_setting_is_a_usage_error_and_changes_nothing,
                                         open_options, close_options),
         cmocka_unit_test_setup_teardown(
