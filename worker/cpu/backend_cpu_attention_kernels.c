@@ -16,7 +16,7 @@ VECTOR_INLINE void tile(const struct attention_product *p, size_t r0, size_t c0,
     const float *a = p->a + r0 * a_row, *b = p->b + c0;
     float *out = p->out + r0 * out_row + c0;
     for (size_t k = 0; k < p->depth; ++k, a += a_step, b += b_row) {
-        vector_line v[MOST_LINES];
+        vector_line v[MOST_LINES] = {{0}};
 #pragma GCC unroll 4
         for (size_t l = 0; l < lines; ++l)
             vector_load(&v[l], b + l * LANES);
