@@ -201,7 +201,8 @@ class Results(InFolder):
         settings = {"dataset": "gaussian", "model": "softmax", "dataset.samples": 1000, "mode": "async", "workers": 2, "epochs": 100000}
         for group in (True, False):  # as a terminal signals, and of Python alone
             script = f"import gradlag; gradlag.results.STOP_S = {30 if group else 0.1}; gradlag.run(checkpoint='{{run}}.safetensors', **{settings})"
-            caller = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL, start_new_session=True)
+            caller = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL, start_new_session=True,
+                                      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # tests in the background ignore it
             self.addCleanup(caller.kill)
             until = time.monotonic() + 60
             while not self.status("running") and time.monotonic() < until:
