@@ -34,7 +34,8 @@ const struct option bench_step_keys[] = {
     {"precision", OPTION_NAME, "fp32", 0, 0, "fp32|tf32|bf16", NULL, "precision of the products"},
     {"channels", OPTION_INTEGER, "1", 1, 4, NULL, NULL, "colour channels of the images"},
     {"size", OPTION_INTEGER, "28", 1, 1024, NULL, NULL, "height and width of the images"},
-    {"width", OPTION_INTEGER, "1024", 1, 65536, NULL, NULL, "hidden units of model wide"},
+    {"width", OPTION_INTEGER, "0", 0, 65536, NULL, NULL,
+     "model.width of the models that have it; 0: its default"},
     {"bounds", OPTION_FLAG, "true", 0, 0, NULL, NULL,
      "on the CPU also measure the bounds, in the same precision"},
     {"clock", OPTION_NAME, "wall", 0, 0, "wall|cpu", NULL,
@@ -66,10 +67,9 @@ static bool reads_tokens(const char *model)
     return kind != NULL && ((const struct model_kind *)kind)->reads_tokens;
 }
 
-/* oneDNN has no operations on sequences. */
-static bool has_bounds(const struct bench *b, const char *model)
+static bool has_bounds(const struct bench *b)
 {
-    return options_flag(b->settings, "bounds") && !reads_tokens(model) &&
+    return options_flag(b->settings, "bounds") &&
            strcmp(options_text(b->settings, "device"), "cpu") == 0;
 }
 
@@ -90,10 +90,10 @@ static status open_settings(struct bench_step_subject *s, const struct bench *b,
         TRY(options_set(s->settings, "model.activation", "tanh", "bench"));
     TRY(bench_pass_on(b, s->settings, "threads", "threads"));
     TRY(bench_pass_on(b, s->settings, "precision", "precision"));
+    if (options_declared(s->settings, "model.width") && options_integer(b->settings, "width") > 0)
+        TRY(bench_pass_on(b, s->settings, "model.width", "width"));
     if (tokens)
         goto done;
-    if (options_declared(s->settings, "model.width"))
-        TRY(bench_pass_on(b, s->settings, "model.width", "width"));
     TRY(bench_pass_on(b, s->settings, "dataset.channels", "channels"));
     TRY(bench_pass_on(b, s->settings, "dataset.size", "size"));
 done:
@@ -122,6 +122,7 @@ static status open_bounds(struct bench_step_subject *s, uint32_t batch)
     TRY(model_discover(&model, images, table));
     TRY(backend_open(&device, s->settings, 0, 1));
     TRY(tape_open(&t, device, table, TAPE_TRAIN, images, batch));
+    TRY(tape_set_targets(t, data.targets));
     tensor *x = tape_begin(t, s->parameters, s->gradient);
     tensor *loss = softmax_cross_entropy(t, model.kind->forward(t, x, &model));
     TRY(tape_finish(t, loss, batch, NULL));
@@ -163,9 +164,10 @@ static status open_subject(struct bench_step_subject *s, const struct bench *b, 
     TRY(worker_initial_parameters(s->worker, s->parameters, count));
     worker_hold_memory(s->worker);
     s->measured[STEP] = true;
-    if (has_bounds(b, model)) {
+    if (has_bounds(b)) {
         TRY(open_bounds(s, (uint32_t)options_integer(s->settings, "batch")));
-        s->measured[PRODUCTS] = s->measured[PRIMITIVES] = true;
+        s->measured[PRODUCTS] = true;
+        s->measured[PRIMITIVES] = !reads_tokens(model); /* those have no pools and batch norms */
     }
     if (worker_place(s->worker) != NULL) {
         TRY(worker_reside(s->worker, 0, MOMENTUM.states, &s->resident));

@@ -130,13 +130,15 @@ done:
 static status add_linear(onednn_bound *b, const struct op_description *d)
 {
     status result = OK;
-    uint32_t inputs = (uint32_t)shape_count(d->input), outputs = d->output.channels;
+    uint32_t rows = d->batch * op_rows(d);
+    uint32_t inputs = (uint32_t)shape_count(d->input) / op_rows(d);
+    uint32_t outputs = (uint32_t)shape_count(d->output) / op_rows(d);
     status (*product)(onednn_bound *, char, char, uint32_t, uint32_t, uint32_t) =
         b->c->bf16 ? add_product_bf16 : add_product;
-    TRY(product(b, 'N', 'T', d->batch, outputs, inputs));
-    TRY(product(b, 'T', 'N', outputs, inputs, d->batch));
+    TRY(product(b, 'N', 'T', rows, outputs, inputs));
+    TRY(product(b, 'T', 'N', outputs, inputs, rows));
     if (d->flags & OP_INPUT_GRADIENT)
-        TRY(product(b, 'N', 'N', d->batch, inputs, outputs));
+        TRY(product(b, 'N', 'N', rows, inputs, outputs));
 done:
     return result;
 }
