@@ -46,7 +46,7 @@ bool shared_memory_find(const void *at, size_t bytes, struct shared_memory_place
 void shared_memory_want(void);
 /* `use` after that; OTHERS_NONE before. */
 enum shared_memory_use shared_memory_wanted(enum shared_memory_use use);
-/* A zeroed vector of `count` floats: in an area of its own if that is wanted, else as memory_new()
+/* A zeroed vector of `count` floats: in a new area after shared_memory_want(), else as memory_new()
  * allocates it. */
 status shared_memory_new(float **out, size_t count, const char *what,
                          enum shared_memory_use use) MUST_CHECK;

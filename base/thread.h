@@ -11,7 +11,7 @@
  * sleep. ERROR_OTHER naming `what` ("the heartbeat thread"). */
 status thread_start(pthread_t *out, void *(*body)(void *), void *argument,
                     const char *what) MUST_CHECK;
-/* Like sigaction(), but the handler runs on a stack of its own. Call it in the main thread. While a
+/* Like sigaction(), but the handler runs on a separate stack. Call it in the main thread. While a
  * matrix product of oneDNN 2.6 runs, the stack pointer is in a heap buffer, and a handler on the
  * same stack would overwrite the heap. */
 void signal_handle(int number, const struct sigaction *action);

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* Means over ranks that travel behind the gradient, so that they need no message of their own. */
+/* Means over ranks. They are sent in the message of the gradient, after its last value. */
 enum trainer_note { NOTE_LOSS, NOTE_FAILED, NOTE_STOP };
 
 /* One rank's mean gradient over some batches, until its update is made. */

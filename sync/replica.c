@@ -357,7 +357,7 @@ static void host_send(replica *r)
     }
 }
 
-/* The notes travel behind the gradient, so that they need no message of their own. */
+/* The notes are sent in the message of the gradient, after its last value. */
 static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;

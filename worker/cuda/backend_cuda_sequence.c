@@ -8,7 +8,7 @@ static void close_plain(struct cuda *c UNUSED, backend_op *op)
     memory_free(op);
 }
 
-/* An operation without memory of its own. */
+/* An operation with no buffer but its output. */
 static status table_open(struct cuda *c, const struct op_description *d,
                          const backend_op *functions, backend_op **out, backend_buffer **output)
 {

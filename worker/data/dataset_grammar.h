@@ -9,10 +9,11 @@
  * A word is one byte. Nouns are a … z, the first 13 singular, the others plural. A verb agrees with
  * its subject: A … M after a singular subject, N … Z after a plural one, also after an aside.
  *
- * Probabilities: an aside follows a noun with probability b, its four kinds alike. A verb has an
- * object with probability 1/2. A word is the r-th of the n words of a list with probability
- * (1/r) / (1 + 1/2 + … + 1/n) (Zipf's law). There is one list of the 26 subjects, a list of 13
- * verbs for each subject, and a list of 26 objects for each verb. The seed permutes the lists.
+ * Probabilities: an aside follows a noun with probability b; its four kinds are equally probable.
+ * A verb has an object with probability 1/2. A word is the r-th of the n words of a list with
+ * probability (1/r) / (1 + 1/2 + … + 1/n) (Zipf's law). There is one list of the 26 subjects, a
+ * list of 13 verbs for each subject, and a list of 26 objects for each verb. The seed permutes the
+ * lists.
  *
  * Entropy rate: the derivation of a text can be read from left to right, so a reader who knows the
  * grammar and the whole past is uncertain only where the writer chooses. With Z(n) the entropy of
