@@ -119,11 +119,24 @@ static bool external_without_effect(const options *o, struct ineffective *out)
     return false;
 }
 
-static bool chose_text(const options *o)
+static const struct dataset_kind *chosen_dataset(const options *o)
 {
-    const struct dataset_kind *data =
-        (const struct dataset_kind *)registry_find(&dataset_registry, options_text(o, "dataset"));
-    return data->tokens;
+    return (const struct dataset_kind *)registry_find(&dataset_registry,
+                                                      options_text(o, "dataset"));
+}
+
+static bool dataset_without_effect(const options *o, struct ineffective *out)
+{
+    const struct dataset_kind *data = chosen_dataset(o);
+    if (data->tokens && !is_initial(o, "augment")) {
+        *out = (struct ineffective){"augment", "dataset", "cifar10 or other images"};
+        return true;
+    }
+    if (!data->reads_files && !is_initial(o, "dataset.path")) {
+        *out = (struct ineffective){"dataset.path", "dataset", "text, cifar10 or fashion-mnist"};
+        return true;
+    }
+    return false;
 }
 
 bool config_any_ineffective(const options *o, struct ineffective *out)
@@ -159,12 +172,8 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         return true;
     }
     if (recipe_without_effect(o, out) || pace_without_effect(o, out) ||
-        external_without_effect(o, out))
+        external_without_effect(o, out) || dataset_without_effect(o, out))
         return true;
-    if (chose_text(o) && !is_initial(o, "augment")) {
-        *out = (struct ineffective){"augment", "dataset", "cifar10 or other images"};
-        return true;
-    }
     if (policy->never_stale && !is_initial(o, "correction")) {
         *out = (struct ineffective){"correction", "consistency", "asp"};
         return true;
@@ -344,7 +353,7 @@ status config_check(const options *o)
         TRY(compression_check(o));
     }
     TRY(check_external(o));
-    TRY(sampler_check(o, chose_text(o)));
+    TRY(sampler_check(o, chosen_dataset(o)->tokens));
     TRY(check_pipeline(o));
     TRY(check_on_nonfinite(o));
     TRY(check_balance(o));

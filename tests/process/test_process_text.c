@@ -85,6 +85,10 @@ static void bad_texts_end_with_the_right_exit_code(void **state)
             bad[i].code);
         process_expect_error(r, bad[i].part);
     }
+    assert_int_equal(
+        RIG_RUN(r, "run", "dataset=grammar", "model=gpt", "updates=1", "dataset.path=short"),
+        ERROR_USAGE);
+    process_expect_error(r, "dataset.path");
 }
 
 int main(void)
