@@ -1,7 +1,6 @@
 #include "experiments/config/prerequisites.h"
 
 #include "worker/backend.h"
-#include "worker/data/dataset.h"
 
 #include <errno.h>
 #include <string.h>
@@ -12,11 +11,8 @@ static bool is_read(const options *o, const char *key)
     if (!options_declared(o, key))
         return false;
     const char *path = options_text(o, key);
-    const struct dataset_kind *data =
-        (const struct dataset_kind *)registry_find(&dataset_registry, options_text(o, "dataset"));
     return path[0] != '\0' &&
-           strpbrk(path, "*?[") == NULL && /* not a pattern, as for cifar10's shards */
-           (strcmp(key, "dataset.path") != 0 || (data != NULL && data->reads_files));
+           strpbrk(path, "*?[") == NULL; /* not a pattern, as for cifar10's shards */
 }
 
 status prerequisites_check(const options *o)

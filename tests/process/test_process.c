@@ -103,8 +103,6 @@ static void missing_files_and_devices_are_found_before_the_run_has_a_row(void **
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "device=cuda"), ERROR_USAGE);
     unsetenv("CUDA_VISIBLE_DEVICES");
     assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
-    /* A dataset without files does not use dataset.path. */
-    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "dataset.path=nowhere"), OK);
 }
 
 static void a_file_that_is_no_results_file_is_not_changed(void **state)
