@@ -325,7 +325,7 @@ slurm: all
 server-links: all
 	$(Q)scripts/measure-server-links $(PROGRAM)
 
-## board: write docs/reproduction.md from RESULTS=FILE, which holds the runs of all experiments
+## board: write the experiments that RESULTS=FILE has runs of into docs/reproduction.md
 .PHONY: board
 board: all
 	$(Q)PROGRAM=$(PROGRAM) scripts/write-board $(RESULTS)
