@@ -53,8 +53,7 @@ static bool can_be_there(const struct combination *c, const struct matrix_place 
 {
     bool torn = at->read != NULL && strcmp(at->read, "torn") == 0;
     bool loses = strcmp(c->policy->about.name, "backup") == 0;
-    bool whole = c->outer != NULL && c->outer->by_tensor;
-    return at->servers == 1 || !(whole || (torn && (loses || c->outer != NULL)));
+    return at->servers == 1 || !(torn && (loses || c->outer != NULL));
 }
 
 static bool is_run(const struct combination *c, const struct matrix_place *at)
