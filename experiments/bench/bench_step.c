@@ -6,8 +6,8 @@
  * that all run under the same load:
  *   step         worker_gradient; on a GPU with the copies of parameters and gradient, as in
  *                asynchronous training
- *   products     on the CPU: the step's convolutions and matrix products as primitives in their
- *                best layouts
+ *   products     on the CPU: the step's convolutions and the matrix products of linear layers, but
+ *                not of attention, as primitives in their best layouts
  *   primitives   on the CPU: the same with pools and batch norms
  *   resident     on a GPU: parameters stay there and the step includes their update (momentum), as
  *                in synchronous training and in a step of PyTorch
