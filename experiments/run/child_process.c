@@ -147,8 +147,8 @@ status open_files_allow(unsigned processes)
 {
     enum {
         OWN = 64,
-        EACH = 4
-    }; /* a server opens 20 files and 3 per worker, mpirun 24 and 3 per rank */
+        EACH = 5
+    }; /* a server opens 20 files and 4 per worker, mpirun 24 and 3 per rank */
     status result = OK;
     struct rlimit limit;
     const rlim_t count = OWN + (rlim_t)EACH * processes;

@@ -22,6 +22,7 @@
 
 enum {
     SPIN_NS = 400 * 1000, /* an update of some 500 000 parameters and the messages around it */
+    BELL_LOOKS = 16,      /* at the bell for one look at the sockets, which costs more */
     SHORT_SLICE_NS = 100 * 1000, /* the shortest time slice that the kernel grants */
     HANDSHAKE_MS = 5000,         /* a connection without a handshake is closed after it */
     CURVE_FRAME_BYTES = 33,      /* that CURVE adds to each frame: RFC 26, MESSAGE command */
@@ -554,26 +555,44 @@ static bool readable(channel *c)
     return zmq_getsockopt(c->socket, ZMQ_EVENTS, &events, &size) == 0 && (events & ZMQ_POLLIN) != 0;
 }
 
-void channel_wait(channel *c, int wake_fd, unsigned timeout_ms)
+static bool rings_soon(const struct bell *bell)
 {
-    channel_wait_either(c, NULL, wake_fd, timeout_ms);
+    for (unsigned i = 0; bell != NULL && i < BELL_LOOKS; i++) {
+        if (bell_rings(bell))
+            return true;
+        __builtin_ia32_pause();
+    }
+    return false;
 }
 
-void channel_wait_either(channel *c, channel *other, int wake_fd, unsigned timeout_ms)
+/* True: something came. */
+static bool spin(channel *c, channel *other, const struct bell *bell)
 {
-    if (c->spin) {
-        uint64_t until = clock_ns() + SPIN_NS;
-        do {
-            if (readable(c) || (other != NULL && readable(other)))
-                return;
-            sched_yield();
-        } while (clock_ns() < until);
-    }
-    zmq_pollitem_t items[3] = {{.socket = c->socket, .events = ZMQ_POLLIN}};
+    const uint64_t until = clock_ns() + SPIN_NS;
+    do {
+        if (rings_soon(bell) || readable(c) || (other != NULL && readable(other)))
+            return true;
+        sched_yield();
+    } while (clock_ns() < until);
+    return false;
+}
+
+void channel_wait_any(channel *c, channel *other, struct bell *bell, int wake_fd,
+                      unsigned timeout_ms)
+{
+    zmq_pollitem_t items[4] = {{.socket = c->socket, .events = ZMQ_POLLIN}};
     int count = 1;
+    if (c->spin && spin(c, other, bell))
+        return;
+    if (bell != NULL && !bell_sleep(bell))
+        return;
     if (other != NULL)
         items[count++] = (zmq_pollitem_t){.socket = other->socket, .events = ZMQ_POLLIN};
     if (wake_fd >= 0)
         items[count++] = (zmq_pollitem_t){.fd = wake_fd, .events = ZMQ_POLLIN};
+    if (bell != NULL)
+        items[count++] = (zmq_pollitem_t){.fd = bell->fd, .events = ZMQ_POLLIN};
     zmq_poll(items, count, timeout_ms); /* an interruption counts as a timeout */
+    if (bell != NULL)
+        bell_wake(bell);
 }

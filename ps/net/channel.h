@@ -12,6 +12,9 @@
  * another core is idle. So the server's thread and ZeroMQ's threads request short time slices,
  * which lets them preempt threads with longer ones.
  *
+ * A push or a release whose payload is in shared memory does not pass through ZeroMQ at all: see
+ * mailbox.h.
+ *
  * With keys (curve.h) all traffic is encrypted, both sides authenticate each other, and any TCP
  * endpoint is allowed. Without keys only endpoints on this host are allowed, and ZeroMQ accepts
  * messages only from a peer that has shown the run's token.
@@ -22,6 +25,7 @@
 #define GRADLAG_PS_NET_CHANNEL_H
 
 #include "ps/net/curve.h"
+#include "ps/net/mailbox.h"
 #include "ps/net/wire.h"
 
 typedef struct channel channel;
@@ -78,10 +82,14 @@ bool channel_send(channel *c, const struct channel_id *to, const struct wire_mes
                   const void *payload);
 /* Takes the next message if there is one. */
 enum channel_event channel_receive(channel *c, struct channel_received *out);
-/* Waits until a message may have come, `wake_fd` (−1: none) is readable, or timeout_ms is over. */
-void channel_wait(channel *c, int wake_fd, unsigned timeout_ms);
-/* The same for two channels; `other` may be NULL. */
-void channel_wait_either(channel *c, channel *other, int wake_fd, unsigned timeout_ms);
+/* Waits until a message may have come to `c` or `other`, `wake_fd` is readable, `bell`
+ * (ps/net/mailbox.h) rings, or timeout_ms is over. NULL, −1: none. */
+void channel_wait_any(channel *c, channel *other, struct bell *bell, int wake_fd,
+                      unsigned timeout_ms);
+static inline void channel_wait(channel *c, int wake_fd, unsigned timeout_ms)
+{
+    channel_wait_any(c, NULL, NULL, wake_fd, timeout_ms);
+}
 
 /* Without `keys`: ERROR_USAGE unless the endpoint stays on this host (ipc, tcp on 127.x or [::1]).
  * With `keys`: any valid address. */

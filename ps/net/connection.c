@@ -51,6 +51,9 @@ struct connection {
 
     bool shared; /* payload through `view`, else through the two buffers */
     struct payload_view view;
+    bool has_mailbox; /* for pushes and releases */
+    struct mailbox mailbox;
+    struct bell bell;
     struct payload_place place;
     bool placed;
     float *own_parameters, *own_gradient; /* if placed, they are the caller's */
@@ -84,6 +87,10 @@ static void send_message(connection *c, const struct wire_message *m)
 /* Sends the current push, and its gradient unless that is in shared memory. */
 static void send_push(connection *c)
 {
+    if (c->has_mailbox) {
+        mailbox_send(&c->mailbox, &c->push);
+        return;
+    }
     send_message(c, &c->push);
     if (c->shared)
         return;
@@ -118,6 +125,8 @@ static status choose_payload(connection *c, const struct wire_welcome *w)
         if (!c->shared)
             log_debug("worker %u sends its payload in frames: %s", c->worker, why);
     }
+    c->has_mailbox =
+        c->shared && payload_open_mailbox(&c->view, w, c->worker, &c->mailbox, &c->bell);
     if (!c->shared && !c->placed) {
         TRY(shared_memory_new(&c->own_parameters, c->count, "a copy of the parameters",
                               OTHERS_READ));
@@ -284,6 +293,21 @@ static status handle(connection *c, const struct channel_received *r)
     }
 }
 
+static status take_mail(connection *c)
+{
+    struct channel_received r = {.payload = NULL};
+    bool decoded;
+    if (!c->has_mailbox)
+        return OK;
+    bell_hear(&c->bell);
+    if (!mailbox_receive(&c->mailbox, WIRE_RELEASE, &r.message, &decoded))
+        return OK;
+    if (!decoded)
+        return error_set(ERROR_PROTOCOL, __FILE__, __LINE__,
+                         "the server at %s left a malformed message in shared memory", c->endpoint);
+    return handle(c, &r);
+}
+
 /* ---- waiting ------------------------------------------------------------------------------- */
 
 static status check_server(connection *c)
@@ -332,8 +356,12 @@ status connection_advance(connection *c, bool wait)
     struct channel_received r;
     const bool was_released = c->released;
     while (c->released == was_released && !c->ended) {
+        TRY(take_mail(c));
+        if (c->released != was_released)
+            goto done;
         switch (channel_receive(c->channel, &r)) {
         case CHANNEL_MESSAGE:
+            TRY(take_mail(c)); /* it was sent before this message */
             TRY(handle(c, &r));
             break;
         case CHANNEL_MALFORMED:
@@ -344,9 +372,9 @@ status connection_advance(connection *c, bool wait)
                 goto done;
             TRY(check_server(c)); /* reads the clock, so only if there is no message */
             if (wait)
-                channel_wait(c->channel, c->server.pidfd,
-                             c->server.died_ns == 0 ? c->ping_ms / 4 + 1
-                                                    : LIVENESS_LAST_WORDS_MS / 10);
+                channel_wait_any(
+                    c->channel, NULL, c->has_mailbox ? &c->bell : NULL, c->server.pidfd,
+                    c->server.died_ns == 0 ? c->ping_ms / 4 + 1 : LIVENESS_LAST_WORDS_MS / 10);
             goto done;
         }
     }
@@ -405,7 +433,7 @@ status connection_open(connection **out, const struct connection_options *o)
     connection *c = NULL;
     REQUIRE(out != NULL && o->count > 0);
     TRY(memory_new(&c, 1, sizeof *c, "a connection"));
-    c->server.pidfd = -1;
+    c->server.pidfd = c->mailbox.peer_bell = c->bell.fd = -1;
     c->endpoint = text_copy(o->endpoint);
     c->run_token = o->run_token;
     c->worker = o->worker;
@@ -479,6 +507,7 @@ void connection_close(connection **p)
     if (c->channel != NULL && (c->server.died_ns != 0 || !c->welcomed))
         channel_discard_unsent(c->channel);
     channel_close(&c->channel); /* before the buffers to which its messages refer */
+    mailbox_close(&c->mailbox, &c->bell);
     payload_unmap(&c->view);
     curve_close(&c->keys);
     peer_process_forget(&c->server.pidfd);

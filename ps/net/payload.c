@@ -1,5 +1,5 @@
 /* payload.c — see payload.h. Each of the two files begins with one page that holds the nonce; slots
- * of whole pages follow. */
+ * of whole pages follow. In the gradients' file the mailboxes lie between them. */
 #include "ps/net/payload.h"
 
 #include "base/memory.h"
@@ -19,9 +19,10 @@ enum { PAGE = 4096 };
 
 struct payload_area {
     struct shared_memory parameters, gradients;
-    size_t count, stride;
+    size_t count, stride, gradients_begin; /* in bytes, but `count` */
     unsigned slots, workers;
     float **slot;
+    mailboxes *mailboxes;
     uint8_t nonce[WIRE_NONCE_BYTES];
 };
 
@@ -43,8 +44,11 @@ status payload_open(payload_area **out, size_t count, unsigned slots, unsigned w
     TRY(memory_new(&p->slot, slots, sizeof *p->slot, "the version slots"));
     TRY(shared_memory_open(&p->parameters, "gradlag-parameters", PAGE + slots * p->stride,
                            OTHERS_READ));
-    TRY(shared_memory_open(&p->gradients, "gradlag-gradients", PAGE + workers * p->stride,
-                           OTHERS_WRITE));
+    p->gradients_begin = PAGE + mailboxes_bytes(workers);
+    TRY(shared_memory_open(&p->gradients, "gradlag-gradients",
+                           p->gradients_begin + workers * p->stride, OTHERS_WRITE));
+    if (payload_is_shared(p))
+        TRY(mailboxes_open(&p->mailboxes, p->gradients.at + PAGE, workers));
     payload_random(p->nonce, sizeof p->nonce);
     memcpy(p->parameters.at, p->nonce, sizeof p->nonce);
     memcpy(p->gradients.at, p->nonce, sizeof p->nonce);
@@ -61,6 +65,7 @@ void payload_close(payload_area **p)
 {
     if (p == NULL || *p == NULL)
         return;
+    mailboxes_close(&(*p)->mailboxes);
     shared_memory_close(&(*p)->parameters);
     shared_memory_close(&(*p)->gradients);
     memory_free((*p)->slot);
@@ -76,7 +81,12 @@ float **payload_slots(payload_area *p)
 float *payload_gradient(payload_area *p, unsigned worker)
 {
     REQUIRE(worker < p->workers);
-    return (float *)(void *)(p->gradients.at + PAGE + worker * p->stride);
+    return (float *)(void *)(p->gradients.at + p->gradients_begin + worker * p->stride);
+}
+
+mailboxes *payload_mailboxes(payload_area *p)
+{
+    return p->mailboxes;
 }
 
 bool payload_is_shared(const payload_area *p)
@@ -99,7 +109,7 @@ void payload_describe(const payload_area *p, unsigned worker, struct wire_welcom
     out->gradients_fd = (uint32_t)p->gradients.fd;
     out->parameters_offset = PAGE;
     out->parameters_stride = p->stride;
-    out->gradient_offset = PAGE + worker * p->stride;
+    out->gradient_offset = p->gradients_begin + worker * p->stride;
 }
 
 /* Opens /proc/PID/fd/N, checks its size and nonce, and maps [offset, offset + bytes): at `over`, or
@@ -198,7 +208,17 @@ void payload_unmap(struct payload_view *v)
 {
     unmap(v->parameters_map, v->parameters_bytes);
     unmap(v->gradient_map, v->gradient_bytes);
+    unmap(v->mailboxes_map, v->mailboxes_bytes);
     *v = (struct payload_view){0};
+}
+
+bool payload_open_mailbox(struct payload_view *v, const struct wire_welcome *w, unsigned worker,
+                          struct mailbox *m, struct bell *b)
+{
+    v->mailboxes_bytes = mailboxes_bytes(worker + 1);
+    return map_part(&v->mailboxes_map, w, w->gradients_fd, true, PAGE, v->mailboxes_bytes, NULL) ==
+               OK &&
+           mailbox_open(m, b, v->mailboxes_map, v->mailboxes_bytes, worker, w->pid);
 }
 
 const float *payload_slot(const struct payload_view *v, unsigned slot)

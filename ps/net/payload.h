@@ -1,17 +1,19 @@
 /*
  * payload.h — parameters and gradients in memory that server and workers of one host share.
  *
- * The server creates two anonymous files (memfd): one with the version slots, one with a gradient
- * slot per worker. A worker maps them through /proc/PID/fd/N: all version slots for reading, its
- * own gradient slot for writing. The files have no name, so none is left behind if a process dies.
- * They are sealed: no process can shrink them, and (if the kernel supports it) only the server can
- * map the parameters for writing. A nonce in the first page proves that the memory is this run's.
+ * The server creates two anonymous files (memfd): one with the version slots, one with a mailbox
+ * and a gradient slot per worker. A worker maps them through /proc/PID/fd/N: all version slots for
+ * reading, the mailboxes and its own gradient slot for writing. The files have no name, so none is
+ * left behind if a process dies. They are sealed: no process can shrink them, and (if the kernel
+ * supports it) only the server can map the parameters for writing. A nonce in the first page proves
+ * that the memory is this run's.
  *
  * If the files cannot be created, the server's slots are private memory, and payloads go as frames.
  */
 #ifndef GRADLAG_PS_NET_PAYLOAD_H
 #define GRADLAG_PS_NET_PAYLOAD_H
 
+#include "ps/net/mailbox.h"
 #include "ps/net/wire.h"
 
 /* ---- the server's side --------------------------------------------------------------------- */
@@ -25,6 +27,8 @@ void payload_close(payload_area **p);
 float **payload_slots(payload_area *p);
 /* [count]; owned by `p`. */
 float *payload_gradient(payload_area *p, unsigned worker);
+/* NULL: pushes and releases go through the channel. Owned by `p`. */
+mailboxes *payload_mailboxes(payload_area *p);
 /* Whether other processes can map it. */
 bool payload_is_shared(const payload_area *p);
 /* Fills in where worker `worker` finds its memory; payload=frames if the memory is not shared. */
@@ -38,6 +42,8 @@ struct payload_view {
     float *gradient;
     void *parameters_map, *gradient_map; /* mapped by payload_map(); NULL: over a place */
     size_t parameters_bytes, gradient_bytes;
+    void *mailboxes_map; /* mapped by payload_open_mailbox() */
+    size_t mailboxes_bytes;
 };
 /* Where in the caller's memory a slice lies, beside the slices of other servers. Version slot s is
  * at `parameters` + s × stride bytes. Plain memory follows the last slot; the gradient is plain
@@ -51,6 +57,10 @@ struct payload_place {
  * (the message says why); the caller's plain memory is then unchanged. */
 status payload_map(struct payload_view *out, const struct wire_welcome *w, size_t count,
                    const struct payload_place *place) MUST_CHECK;
+/* Opens worker `worker`'s mailbox in the same memory. False: there is none; pushes and releases go
+ * through the channel. */
+bool payload_open_mailbox(struct payload_view *v, const struct wire_welcome *w, unsigned worker,
+                          struct mailbox *m, struct bell *b);
 /* Unmaps. What was mapped over a place stays mapped, because that memory is the caller's. */
 void payload_unmap(struct payload_view *v);
 /* [count]; constant until the server reuses the slot. */

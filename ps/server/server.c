@@ -301,16 +301,39 @@ static void tick(struct server *s, bool drained)
     }
 }
 
+/* NULL: none. */
+static struct bell *bell_of(const struct server *s)
+{
+    mailboxes *m = payload_mailboxes(s->payload);
+    return m != NULL ? mailboxes_bell(m) : NULL;
+}
+
+/* The workers take turns in being the first one. */
+static void receive_mail(struct server *s)
+{
+    struct bell *bell = bell_of(s);
+    if (bell == NULL || !bell_rings(bell))
+        return;
+    bell_hear(bell);
+    for (unsigned i = 0; i < s->o->workers; i++)
+        peers_take_mail(s, (s->mail_first + i) % s->o->workers);
+    s->mail_first = (s->mail_first + 1) % s->o->workers;
+}
+
 /* False: there is more. */
 static bool receive(struct server *s)
 {
     struct channel_received r;
+    receive_mail(s);
     for (unsigned i = 0; i < RECEIVED_AT_ONCE; i++) {
         enum channel_event event = channel_receive(s->channel, &r);
         if (event == CHANNEL_NOTHING)
             return true;
-        if (!server_leads(s) || !leader_handle(s, event, &r))
-            peers_handle(s, event, &r);
+        if (server_leads(s) && leader_handle(s, event, &r))
+            continue;
+        if (event == CHANNEL_MESSAGE && r.message.worker < s->o->workers)
+            peers_take_mail(s, r.message.worker); /* it was sent before this message */
+        peers_handle(s, event, &r);
     }
     return false;
 }
@@ -318,7 +341,8 @@ static bool receive(struct server *s)
 static void wait(struct server *s)
 {
     struct epoll_event events[8];
-    channel_wait_either(s->channel, s->leader.over ? NULL : s->leader.channel, s->wake_fd, TICK_MS);
+    channel_wait_any(s->channel, s->leader.over ? NULL : s->leader.channel, bell_of(s), s->wake_fd,
+                     TICK_MS);
     /* Edge-triggered: reading the events rearms the set. Their causes are looked up elsewhere. */
     while (epoll_wait(s->wake_fd, events, 8, 0) == 8)
         continue;

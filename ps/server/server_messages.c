@@ -108,6 +108,8 @@ static void on_hello(struct server *s, const struct channel_received *r)
         .pid = m->hello.pid,
         .life = {.pidfd = peer_process_watch(m->hello.host, m->hello.pid), .heard_ns = clock_ns()},
         .former_pidfd = -1};
+    if (payload_mailboxes(s->payload) != NULL)
+        mailboxes_clear(payload_mailboxes(s->payload), m->worker);
     while (p->incarnation == 0)
         payload_random(&p->incarnation, sizeof p->incarnation);
     if (p->life.pidfd >= 0)
@@ -138,6 +140,8 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
         return;
     }
     p->shared = payload == WIRE_PAYLOAD_SHM;
+    p->has_mailbox = p->shared && payload_mailboxes(s->payload) != NULL &&
+                     mailboxes_is_used(payload_mailboxes(s->payload), w);
     p->state = PEER_READY;
     p->release = peers_message(s, w, WIRE_RELEASE);
     s->joined_ns = clock_ns();
@@ -360,4 +364,15 @@ void peers_handle(struct server *s, enum channel_event event, const struct chann
         on_hello(s, r);
     else
         handle_member(s, r);
+}
+
+void peers_take_mail(struct server *s, unsigned w)
+{
+    const struct peer *p = &s->peers[w];
+    struct channel_received r = {.from = p->id, .why = "not a push in its mailbox"};
+    bool decoded;
+    if (peers_is_member(p) && p->has_mailbox &&
+        mailbox_receive(mailboxes_of(payload_mailboxes(s->payload), w), WIRE_PUSH, &r.message,
+                        &decoded))
+        peers_handle(s, decoded && r.message.worker == w ? CHANNEL_MESSAGE : CHANNEL_MALFORMED, &r);
 }

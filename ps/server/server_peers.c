@@ -77,6 +77,10 @@ void peers_welcome(struct server *s, unsigned w)
 void peers_release(struct server *s, unsigned w)
 {
     const struct peer *p = &s->peers[w];
+    if (p->has_mailbox) {
+        mailbox_send(mailboxes_of(payload_mailboxes(s->payload), w), &p->release);
+        return;
+    }
     (void)channel_send(s->channel, &p->id, &p->release, NULL);
     if (p->shared)
         return;

@@ -115,6 +115,7 @@ struct peer {
     uint64_t first_batch; /* of this incarnation */
     uint32_t pid;
     bool shared;      /* its payload is in shared memory */
+    bool has_mailbox; /* and its pushes and releases, too */
     bool foreign;     /* its hello had settings hash 0: another program than gradlag */
     uint32_t former;  /* process that was lost but still runs; it may still write to this slot; 0:
                          none */
@@ -206,6 +207,7 @@ struct server {
     struct peer *peers;  /* [o->workers] */
     struct event *queue; /* a ring */
     unsigned queue_size, queue_first, queue_count;
+    unsigned mail_first; /* the worker whose mailbox is looked at first, by turns */
 
     status result; /* not OK: the run ends so, for the reason in `message` */
     char message[512];
@@ -336,6 +338,8 @@ bool leader_worker_is_ready(const struct server *s, unsigned w);
 
 /* ---- server_messages.c ---------------------------------------------------------------------- */
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r);
+/* Handles what worker `w` has left in its mailbox; nothing if it has none. */
+void peers_take_mail(struct server *s, unsigned w);
 
 /* ---- server_gather.c; for the leader of several servers ------------------------------------- */
 /* Forgets earlier slices and copies this server's own: of the parameters into followers.parameters,

@@ -419,9 +419,8 @@ static void note_allocations(struct rig *r)
 }
 #endif
 
-/* ZeroMQ allocates for each message of more than 33 bytes (one per step), and for its queue every
- * few hundred messages. gradlag allocates nothing. */
-static void a_step_through_shared_memory_allocates_one_small_message(void **state UNUSED)
+/* Pushes and releases go through a mailbox. ZeroMQ allocates for a sign of life. */
+static void a_step_through_shared_memory_allocates_nothing(void **state UNUSED)
 {
 #ifdef GRADLAG_SANITIZE
     skip();
@@ -433,15 +432,14 @@ static void a_step_through_shared_memory_allocates_one_small_message(void **stat
     pid_t server = rig_serve(r, o), trainer = rig_fork(r, o, 0, 0, count_allocations);
     assert_int_equal(rig_wait(trainer, 10), OK);
     assert_int_equal(rig_wait(server, 10), OK);
-    assert_true(r->worker[0].pushes > 0); /* else nothing was counted */
-    assert_true(r->worker[0].pushes <= 310);
+    assert_true(r->worker[0].pushes <= 10); /* in 300 steps */
     options_close(&o);
     rig_close(r);
 #endif
 }
 
 /* The same for the server's reply, with vectors that helper threads update. */
-static void a_step_of_the_server_allocates_one_small_message(void **state UNUSED)
+static void a_step_of_the_server_allocates_nothing(void **state UNUSED)
 {
 #ifdef GRADLAG_SANITIZE
     skip();
@@ -459,8 +457,8 @@ static void a_step_of_the_server_allocates_one_small_message(void **state UNUSED
     assert_int_equal(rig_wait(server, 20), OK);
     assert_true(r->checkpoints >= 4);
     unsigned long taken = r->noted[3] - r->noted[0]; /* in 300 steps */
-    assert_true(taken > 0);                          /* else nothing was counted */
-    if (taken > 310)
+    assert_true(r->noted[0] > 0);                    /* else nothing was counted */
+    if (taken > 10)
         fail_msg("300 steps took %lu allocations", taken);
     options_close(&o);
     rig_close(r);
@@ -573,8 +571,8 @@ int main(void)
         cmocka_unit_test(several_evaluations_in_a_row_take_no_training_time),
         cmocka_unit_test(a_request_to_stop_ends_the_run_cleanly),
         cmocka_unit_test(a_stopped_run_that_cannot_write_its_checkpoint_has_failed),
-        cmocka_unit_test(a_step_through_shared_memory_allocates_one_small_message),
-        cmocka_unit_test(a_step_of_the_server_allocates_one_small_message),
+        cmocka_unit_test(a_step_through_shared_memory_allocates_nothing),
+        cmocka_unit_test(a_step_of_the_server_allocates_nothing),
         cmocka_unit_test(every_push_of_a_stopped_run_is_recorded),
         cmocka_unit_test(an_evaluation_during_a_request_to_stop_is_recorded),
         cmocka_unit_test(gradients_that_are_not_finite_end_the_run_and_name_the_worker),
