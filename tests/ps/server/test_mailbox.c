@@ -20,16 +20,16 @@
 
 enum { WORKERS = 3, WORKER = 2, COUNT = 1000 };
 
-struct ends {
+struct mailbox_ends {
     payload_area *area;
     struct payload_view view;
     struct mailbox *server, end;
     struct bell *server_bell, worker_bell;
 };
 
-static struct ends open_both(void)
+static struct mailbox_ends open_both(void)
 {
-    struct ends b;
+    struct mailbox_ends b;
     struct wire_welcome w = {.count = COUNT};
     assert_int_equal(payload_open(&b.area, COUNT, WORKERS + 2, WORKERS), OK);
     assert_non_null(payload_mailboxes(b.area));
@@ -44,7 +44,7 @@ static struct ends open_both(void)
     return b;
 }
 
-static void close_both(struct ends *b)
+static void close_both(struct mailbox_ends *b)
 {
     mailbox_close(&b->end, &b->worker_bell);
     payload_unmap(&b->view);
@@ -61,7 +61,7 @@ static struct wire_message push_of(uint64_t sequence)
 
 static void a_message_is_taken_once_as_it_was_sent(void **state UNUSED)
 {
-    struct ends b = open_both();
+    struct mailbox_ends b = open_both();
     struct wire_message got, push = push_of(3);
     bool decoded = false;
     assert_false(mailbox_receive(b.server, WIRE_PUSH, &got, &decoded));
@@ -86,7 +86,7 @@ static bool has_ring(const struct bell *b)
 
 static void the_pipe_is_used_only_for_a_process_that_sleeps(void **state UNUSED)
 {
-    struct ends b = open_both();
+    struct mailbox_ends b = open_both();
     struct wire_message push = push_of(0);
     mailbox_send(&b.end, &push);
     assert_false(has_ring(b.server_bell));
@@ -102,7 +102,7 @@ static void the_pipe_is_used_only_for_a_process_that_sleeps(void **state UNUSED)
 
 static void a_process_that_died_while_it_wrote_leaves_no_message(void **state UNUSED)
 {
-    struct ends b = open_both();
+    struct mailbox_ends b = open_both();
     struct wire_message got, push = push_of(1);
     bool decoded = false;
     mailbox_send(&b.end, &push);
@@ -119,7 +119,7 @@ static void a_process_that_died_while_it_wrote_leaves_no_message(void **state UN
 
 static void what_is_no_push_is_reported_as_malformed(void **state UNUSED)
 {
-    struct ends b = open_both();
+    struct mailbox_ends b = open_both();
     struct wire_message got, message = push_of(1);
     bool decoded = true;
     message.type = WIRE_PULL;
@@ -142,7 +142,7 @@ static void what_is_no_push_is_reported_as_malformed(void **state UNUSED)
 
 static void other_memory_and_other_descriptors_are_no_mailboxes(void **state UNUSED)
 {
-    struct ends b = open_both();
+    struct mailbox_ends b = open_both();
     struct mailbox m;
     struct bell bell;
     uint8_t *memory = b.view.mailboxes_map;
@@ -191,7 +191,7 @@ static void take_next(struct mailbox *m, struct bell *bell, enum wire_type type,
 static void no_ring_is_lost_between_two_processes(void **state UNUSED)
 {
     enum { ROUNDS = 20000 };
-    struct ends b = open_both();
+    struct mailbox_ends b = open_both();
     int how = -1;
     pid_t child = fork();
     for (uint64_t i = 0; child == 0 && i < ROUNDS; i++) {
