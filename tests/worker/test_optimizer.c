@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "experiments/config/config.h"
 #include "worker/optimizer/optimizer.h"
+#include "worker/optimizer/optimizer_way.h"
 
 static optimizer *opened_with(const char *const *set, size_t count)
 {
@@ -354,22 +355,20 @@ static void chunks_equal_the_whole(void **state)
     }
 }
 
-static void in_place_and_into_another_buffer_give_the_same_bits(void **state)
+static void same_bits_in_place_and_into_another_buffer(size_t count)
 {
-    (void)state;
-    enum { COUNT = 3001 };
     for (size_t k = 0; k < optimizer_registry.count; k++) {
         const char *name = optimizer_registry.entries[k]->name;
-        optimizer *p = opened(name, "0.9", "0.01", COUNT), *q = opened(name, "0.9", "0.01", COUNT);
-        float *here = vector(COUNT, 1), *a = vector(COUNT, 1), *b = vector(COUNT, 2);
+        optimizer *p = opened(name, "0.9", "0.01", count), *q = opened(name, "0.9", "0.01", count);
+        float *here = vector(count, 1), *a = vector(count, 1), *b = vector(count, 2);
         struct optimizer_pass one, other;
-        for (uint32_t step = 0; step < 4; step++) {
-            float *gradient = vector(COUNT, 10 + step);
+        for (uint32_t step = 0; step < OPTIMIZER_TRIALS + 2; step++) {
+            float *gradient = vector(count, 10 + step);
             optimizer_apply(p, here, gradient, 1, 0.1, NULL, here, &one);
             optimizer_apply(q, a, gradient, 1, 0.1, a, b, &other);
-            assert_memory_equal(here, b, COUNT * sizeof *here);
+            assert_memory_equal(here, b, count * sizeof *here);
             assert_true(one.gradient_norm == other.gradient_norm && other.gap == 0);
-            memcpy(a, b, COUNT * sizeof *a);
+            memcpy(a, b, count * sizeof *a);
             memory_free(gradient);
         }
         memory_free(here);
@@ -380,12 +379,52 @@ static void in_place_and_into_another_buffer_give_the_same_bits(void **state)
     }
 }
 
+/* The updates into another buffer try all ways (optimizer_way.h), those in place do not. */
+static void in_place_and_into_another_buffer_give_the_same_bits(void **state)
+{
+    (void)state;
+    same_bits_in_place_and_into_another_buffer(3001);
+    same_bits_in_place_and_into_another_buffer(3008); /* whole lines: two states may be streamed */
+}
+
+static struct optimizer_way chosen_of(bool large, const double seconds[OPTIMIZER_WAYS])
+{
+    struct optimizer_trial t = {0};
+    for (unsigned i = 0; i < OPTIMIZER_TRIALS; i++) {
+        const struct optimizer_way way = optimizer_way_next(&t, large);
+        const unsigned which = 2U * way.streamed + (way.ahead < 32 * VECTOR_LANES);
+        const double late = i < OPTIMIZER_WAYS ? 5 : 0; /* preempted once */
+        optimizer_way_took(&t, large, seconds[which] + late);
+    }
+    const struct optimizer_way result = optimizer_way_next(&t, large);
+    optimizer_way_took(&t, large, 0); /* after the trial: no effect */
+    assert_int_equal(optimizer_way_next(&t, large).ahead, result.ahead);
+    return result;
+}
+
+static void the_shortest_way_stays(void **state)
+{
+    (void)state;
+    const double even[] = {1, 0.99, 0.98, 0.99}, far[] = {1, 0.7, 0.9, 0.8},
+                 streams[] = {1, 0.9, 0.9, 0.7};
+    for (int large = 0; large < 2; large++) {
+        const struct optimizer_way usual = optimizer_way_usual(large);
+        assert_true(usual.streamed == large && usual.ahead == 32 * VECTOR_LANES);
+        assert_true(chosen_of(large, even).streamed == usual.streamed);
+        assert_true(chosen_of(large, even).ahead == usual.ahead);
+        assert_false(chosen_of(large, far).streamed);
+        assert_int_equal(chosen_of(large, far).ahead, 8 * VECTOR_LANES);
+        assert_true(chosen_of(large, streams).streamed);
+        assert_int_equal(chosen_of(large, streams).ahead, 0);
+    }
+}
+
 /* Small vectors that stay in the caches and large ones that bypass them; with the gap, and with
  * θ_out in place of read_at. */
 static void helpers_and_buffers_do_not_change_a_bit(void **state)
 {
     (void)state;
-    static const size_t counts[] = {200001, 1100016};
+    static const size_t counts[] = {600001, 1100016};
     helpers *threads = NULL;
     assert_int_equal(helpers_open_for_cores(&threads), OK);
     helpers_keep_off(threads, 0);
@@ -559,6 +598,7 @@ int main(void)
         cmocka_unit_test(weight_decay_of_matrices_leaves_vectors_out),
         cmocka_unit_test(chunks_equal_the_whole),
         cmocka_unit_test(in_place_and_into_another_buffer_give_the_same_bits),
+        cmocka_unit_test(the_shortest_way_stays),
         cmocka_unit_test(helpers_and_buffers_do_not_change_a_bit),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
         cmocka_unit_test(a_gradient_with_an_infinite_square_changes_nothing),

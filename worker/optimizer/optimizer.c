@@ -3,8 +3,10 @@
  * part. Sums are added in the order of the parts, so they do not depend on the threads.
  */
 #include "worker/optimizer/optimizer.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/vector.h"
+#include "worker/optimizer/optimizer_way.h"
 
 #include <float.h>
 #include <math.h>
@@ -15,11 +17,13 @@ extern const struct optimizer_kind optimizer_sgd;
 
 enum {
     BLOCK = 1024,
-    PART = 1 << 15,         /* elements that a helper thread takes at once */
-    SHARE_ABOVE = 4 * PART, /* a smaller update ends before a helper thread wakes up */
+    PART = 1 << 15, /* elements that a helper thread takes at once */
+    /* The caller waits for a helper that is preempted in the middle of a part, and must not compute
+     * that part itself, because the helper would later write over newer parameters. A smaller
+     * update is shorter than such a wait and gains little from a second thread. */
+    SHARE_ABOVE = 16 * PART,
+    LARGE_ABOVE = 32 * PART, /* longer vectors are assumed not to fit into the caches */
 };
-/* Larger vectors are written past the caches, because they would not fit into them. */
-#define STREAM_ABOVE ((size_t)1 << 20)
 
 /* The unit of work of a helper thread; with layer-wise rules, elements of one layer. */
 struct optimizer_part {
@@ -46,6 +50,7 @@ struct optimizer {
     uint64_t updates;
     double epoch;
     helpers *helpers;
+    struct optimizer_trial trial;
     struct optimizer_part *parts;
     struct layer_state *layers;
     size_t part_count, layer_count;
@@ -313,11 +318,27 @@ static void set_rates(optimizer *p, double scale, double lr)
     }
 }
 
-/* True: writes bypass the caches. Requires aligned outputs that are too large for the caches. */
-static bool streams(const optimizer *p, const float *in, const float *out)
+/* True: the stores may bypass the caches. */
+static bool can_stream(const optimizer *p, const float *out)
 {
     bool aligned = line_aligned(out) && (p->kind->states < 2 || p->count % VECTOR_LANES == 0);
-    return out != in && p->count > STREAM_ABOVE && p->layer_count == 1 && aligned;
+    return p->layer_count == 1 && aligned;
+}
+
+/* Runs all parts. An update in place reads each line that it writes, so its stores never bypass the
+ * caches, and it takes no part in the trial. */
+static void run_update(struct update_pass *u)
+{
+    optimizer *p = u->p;
+    const bool in_place = u->call.out == u->call.in, large = p->count > LARGE_ABOVE;
+    const struct optimizer_way way =
+        in_place ? optimizer_way_usual(large) : optimizer_way_next(&p->trial, large);
+    u->call.ahead = way.ahead;
+    u->call.streamed = way.streamed && !in_place && can_stream(p, u->call.out);
+    const double began = clock_seconds();
+    run_parts(u, update_part);
+    if (!in_place)
+        optimizer_way_took(&p->trial, large, clock_seconds() - began);
 }
 
 /* The factor of clip_norm on the scaled gradient. */
@@ -346,7 +367,6 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
                                 .read_at = read_at != in ? read_at : NULL,
                                 .state_out = p->state[next],
                                 .out = out,
-                                .streamed = streams(p, in, out),
                             }};
     double squares = 0, gaps = 0;
 
@@ -358,7 +378,7 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
     if (optimizer_takes(squares, scale)) {
         set_rates(p, scale * clip_factor(p, squares, scale), lr);
         squares = 0;
-        run_parts(&u, update_part);
+        run_update(&u);
         for (size_t i = 0; i < p->part_count; i++) {
             squares += p->parts[i].squares;
             gaps += p->parts[i].gaps;
