@@ -387,38 +387,6 @@ static void in_place_and_into_another_buffer_give_the_same_bits(void **state)
     same_bits_in_place_and_into_another_buffer(3008); /* whole lines: two states may be streamed */
 }
 
-static struct optimizer_way chosen_of(bool large, const double seconds[OPTIMIZER_WAYS])
-{
-    struct optimizer_trial t = {0};
-    for (unsigned i = 0; i < OPTIMIZER_TRIALS; i++) {
-        const struct optimizer_way way = optimizer_way_next(&t, large);
-        const unsigned which = 2U * way.streamed + (way.ahead < 32 * VECTOR_LANES);
-        const double late = i < OPTIMIZER_WAYS ? 5 : 0; /* preempted once */
-        optimizer_way_took(&t, large, seconds[which] + late);
-    }
-    const struct optimizer_way result = optimizer_way_next(&t, large);
-    optimizer_way_took(&t, large, 0); /* after the trial: no effect */
-    assert_int_equal(optimizer_way_next(&t, large).ahead, result.ahead);
-    return result;
-}
-
-static void the_shortest_way_stays(void **state)
-{
-    (void)state;
-    const double even[] = {1, 0.99, 0.98, 0.99}, far[] = {1, 0.7, 0.9, 0.8},
-                 streams[] = {1, 0.9, 0.9, 0.7};
-    for (int large = 0; large < 2; large++) {
-        const struct optimizer_way usual = optimizer_way_usual(large);
-        assert_true(usual.streamed == large && usual.ahead == 32 * VECTOR_LANES);
-        assert_true(chosen_of(large, even).streamed == usual.streamed);
-        assert_true(chosen_of(large, even).ahead == usual.ahead);
-        assert_false(chosen_of(large, far).streamed);
-        assert_int_equal(chosen_of(large, far).ahead, 8 * VECTOR_LANES);
-        assert_true(chosen_of(large, streams).streamed);
-        assert_int_equal(chosen_of(large, streams).ahead, 0);
-    }
-}
-
 /* Small vectors that stay in the caches and large ones that bypass them; with the gap, and with
  * θ_out in place of read_at. */
 static void helpers_and_buffers_do_not_change_a_bit(void **state)
@@ -598,7 +566,6 @@ int main(void)
         cmocka_unit_test(weight_decay_of_matrices_leaves_vectors_out),
         cmocka_unit_test(chunks_equal_the_whole),
         cmocka_unit_test(in_place_and_into_another_buffer_give_the_same_bits),
-        cmocka_unit_test(the_shortest_way_stays),
         cmocka_unit_test(helpers_and_buffers_do_not_change_a_bit),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
         cmocka_unit_test(a_gradient_with_an_infinite_square_changes_nothing),

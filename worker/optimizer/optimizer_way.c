@@ -11,6 +11,8 @@ static const struct optimizer_way ways[OPTIMIZER_WAYS] = {
     {.streamed = true, .ahead = 0},
 };
 
+enum { NOT_COUNTED = 4 }; /* turns of each way */
+
 /* Another way must be this much faster than the usual one; smaller differences are noise. */
 static const double BETTER = 0.97;
 
@@ -22,7 +24,7 @@ static unsigned usual(bool large)
 static unsigned now(const struct optimizer_trial *t, bool large)
 {
     const bool tries = t->updates < OPTIMIZER_TRIALS;
-    return tries ? (usual(large) + t->updates) % OPTIMIZER_WAYS : t->chosen;
+    return tries ? (usual(large) + t->updates / OPTIMIZER_TURNS) % OPTIMIZER_WAYS : t->chosen;
 }
 
 struct optimizer_way optimizer_way_usual(bool large)
@@ -50,10 +52,10 @@ static unsigned best(const struct optimizer_trial *t, bool large)
 
 void optimizer_way_took(struct optimizer_trial *t, bool large, double seconds)
 {
-    const unsigned way = now(t, large);
+    const unsigned way = now(t, large), turn = t->updates % OPTIMIZER_TURNS;
     if (t->updates >= OPTIMIZER_TRIALS)
         return;
-    if (t->updates < OPTIMIZER_WAYS || seconds < t->shortest[way])
+    if (turn == NOT_COUNTED || (turn > NOT_COUNTED && seconds < t->shortest[way]))
         t->shortest[way] = seconds;
     if (++t->updates == OPTIMIZER_TRIALS)
         t->chosen = best(t, large);
