@@ -15,7 +15,6 @@
 #include "base/vector.h"
 #include "experiments/bench/bench.h"
 #include "experiments/config/config.h"
-#include "worker/optimizer/optimizer_way.h"
 #include "worker/optimizer/optimizer.h"
 
 #include <stdio.h>
@@ -32,7 +31,7 @@ const struct option bench_apply_keys[] = {
      "threads that share an update, at most one for each core"},
     {0},
 };
-enum { WARM_UP = OPTIMIZER_TRIALS }; /* updates that are not measured */
+enum { WARM_UP = 2 }; /* updates that are not measured */
 
 struct vectors {
     size_t count;

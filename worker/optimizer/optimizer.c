@@ -22,6 +22,7 @@ enum {
      * that part itself, because the helper would later write over newer parameters. A smaller
      * update is shorter than such a wait and gains little from a second thread. */
     SHARE_ABOVE = 16 * PART,
+    TRY_FROM = 2 * PART,
     LARGE_ABOVE = 32 * PART, /* longer vectors are assumed not to fit into the caches */
 };
 
@@ -97,17 +98,23 @@ done:
     return result;
 }
 
+static status try_ways(optimizer *p) MUST_CHECK;
+
 status optimizer_open(optimizer **out, const options *o, size_t count)
 {
     status result = OK;
     const struct optimizer_kind *kind;
     struct optimizer_rule rule;
+    *out = NULL;
     TRY(optimizer_kind_of(o, &kind));
     TRY(optimizer_rule_of(o, &rule));
     TRY(open_kind(out, kind, count));
     (*out)->rule = rule;
     registry_parameters(&kind->about, o, (*out)->parameters, OPTIMIZER_PARAMETERS);
+    TRY(try_ways(*out));
 done:
+    if (result != OK)
+        optimizer_close(out);
     return result;
 }
 
@@ -326,7 +333,7 @@ static bool can_stream(const optimizer *p, const float *out)
 }
 
 /* Runs all parts. An update in place reads each line that it writes, so its stores never bypass the
- * caches, and it takes no part in the trial. */
+ * caches. */
 static void run_update(struct update_pass *u)
 {
     optimizer *p = u->p;
@@ -335,10 +342,37 @@ static void run_update(struct update_pass *u)
         in_place ? optimizer_way_usual(large) : optimizer_way_next(&p->trial, large);
     u->call.ahead = way.ahead;
     u->call.streamed = way.streamed && !in_place && can_stream(p, u->call.out);
-    const double began = clock_seconds();
     run_parts(u, update_part);
-    if (!in_place)
-        optimizer_way_took(&p->trial, large, clock_seconds() - began);
+}
+
+/* The trial, on vectors of this length. It is part of opening, because updates read no clock. Large
+ * vectors have the usual way; small ones differ too little. */
+static status try_ways(optimizer *p)
+{
+    status result = OK;
+    float *vectors = NULL;
+    const size_t stride = (p->count + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES;
+    if (p->count < TRY_FROM || p->count > LARGE_ABOVE)
+        return OK;
+    TRY(memory_new(&vectors, 3 * stride, sizeof(float), "vectors for a trial of the update"));
+    set_rates(p, 1, 0);
+    for (size_t i = 0; i < OPTIMIZER_TRIALS; i++) {
+        struct update_pass u = {.p = p,
+                                .call = {.in = vectors + i % 2 * stride,
+                                         .out = vectors + (i + 1) % 2 * stride,
+                                         .gradient = vectors + 2 * stride,
+                                         .state_in = p->state[i % 2],
+                                         .state_out = p->state[(i + 1) % 2],
+                                         .stride = p->count}};
+        const double began = clock_seconds();
+        run_update(&u);
+        optimizer_way_took(&p->trial, false, clock_seconds() - began);
+    }
+    for (int copy = 0; copy < 2 && p->kind->states > 0; copy++)
+        memset(p->state[copy], 0, optimizer_state_count(p) * sizeof(float));
+done:
+    memory_free(vectors);
+    return result;
 }
 
 /* The factor of clip_norm on the scaled gradient. */

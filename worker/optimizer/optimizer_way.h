@@ -2,10 +2,10 @@
  * optimizer_way.h — how an update touches memory: the kind of store and the prefetch distance. The
  * bits of an update do not depend on it.
  *
- * Which way is fastest depends on the processor and on the length of the vectors. So the first
- * OPTIMIZER_TRIALS updates that are not in place try the ways, on the vectors themselves. Then the
- * way with the shortest update stays. The shortest time excludes updates during which the thread
- * was preempted. Each way has OPTIMIZER_TURNS updates in a row, and the first ones do not count,
+ * Which way is fastest depends on the processor and on the length of the vectors. So opening an
+ * optimizer tries the ways in OPTIMIZER_TRIALS updates of vectors of that length. Then the way with
+ * the shortest update stays. The shortest time excludes updates during which the thread was
+ * preempted. Each way has OPTIMIZER_TURNS updates in a row, and the first ones do not count,
  * because they find the caches as the previous way left them.
  */
 #ifndef GRADLAG_WORKER_OPTIMIZER_OPTIMIZER_WAY_H
