@@ -3,8 +3,10 @@
  * part. Sums are added in the order of the parts, so they do not depend on the threads.
  */
 #include "worker/optimizer/optimizer.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/vector.h"
+#include "worker/optimizer/optimizer_way.h"
 
 #include <float.h>
 #include <math.h>
@@ -15,11 +17,14 @@ extern const struct optimizer_kind optimizer_sgd;
 
 enum {
     BLOCK = 1024,
-    PART = 1 << 15,         /* elements that a helper thread takes at once */
-    SHARE_ABOVE = 4 * PART, /* a smaller update ends before a helper thread wakes up */
+    PART = 1 << 15, /* elements that a helper thread takes at once */
+    /* The caller waits for a helper that is preempted in the middle of a part, and must not compute
+     * that part itself, because the helper would later write over newer parameters. A smaller
+     * update is shorter than such a wait and gains little from a second thread. */
+    SHARE_ABOVE = 16 * PART,
+    TRY_FROM = 2 * PART,
+    LARGE_ABOVE = 32 * PART, /* longer vectors are assumed not to fit into the caches */
 };
-/* Larger vectors are written past the caches, because they would not fit into them. */
-#define STREAM_ABOVE ((size_t)1 << 20)
 
 /* The unit of work of a helper thread; with layer-wise rules, elements of one layer. */
 struct optimizer_part {
@@ -46,6 +51,7 @@ struct optimizer {
     uint64_t updates;
     double epoch;
     helpers *helpers;
+    struct optimizer_trial trial;
     struct optimizer_part *parts;
     struct layer_state *layers;
     size_t part_count, layer_count;
@@ -92,17 +98,23 @@ done:
     return result;
 }
 
+static status try_ways(optimizer *p) MUST_CHECK;
+
 status optimizer_open(optimizer **out, const options *o, size_t count)
 {
     status result = OK;
     const struct optimizer_kind *kind;
     struct optimizer_rule rule;
+    *out = NULL;
     TRY(optimizer_kind_of(o, &kind));
     TRY(optimizer_rule_of(o, &rule));
     TRY(open_kind(out, kind, count));
     (*out)->rule = rule;
     registry_parameters(&kind->about, o, (*out)->parameters, OPTIMIZER_PARAMETERS);
+    TRY(try_ways(*out));
 done:
+    if (result != OK)
+        optimizer_close(out);
     return result;
 }
 
@@ -313,11 +325,54 @@ static void set_rates(optimizer *p, double scale, double lr)
     }
 }
 
-/* True: writes bypass the caches. Requires aligned outputs that are too large for the caches. */
-static bool streams(const optimizer *p, const float *in, const float *out)
+/* True: the stores may bypass the caches. */
+static bool can_stream(const optimizer *p, const float *out)
 {
     bool aligned = line_aligned(out) && (p->kind->states < 2 || p->count % VECTOR_LANES == 0);
-    return out != in && p->count > STREAM_ABOVE && p->layer_count == 1 && aligned;
+    return p->layer_count == 1 && aligned;
+}
+
+/* Runs all parts. An update in place reads each line that it writes, so its stores never bypass the
+ * caches. */
+static void run_update(struct update_pass *u)
+{
+    optimizer *p = u->p;
+    const bool in_place = u->call.out == u->call.in, large = p->count > LARGE_ABOVE;
+    const struct optimizer_way way =
+        in_place ? optimizer_way_usual(large) : optimizer_way_next(&p->trial, large);
+    u->call.ahead = way.ahead;
+    u->call.streamed = way.streamed && !in_place && can_stream(p, u->call.out);
+    run_parts(u, update_part);
+}
+
+/* The trial, on vectors of this length. It is part of opening, because updates read no clock. Large
+ * vectors have the usual way; small ones differ too little. */
+static status try_ways(optimizer *p)
+{
+    status result = OK;
+    float *vectors = NULL;
+    const size_t stride = (p->count + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES;
+    if (p->count < TRY_FROM || p->count > LARGE_ABOVE)
+        return OK;
+    TRY(memory_new(&vectors, 3 * stride, sizeof(float), "vectors for a trial of the update"));
+    set_rates(p, 1, 0);
+    for (size_t i = 0; i < OPTIMIZER_TRIALS; i++) {
+        struct update_pass u = {.p = p,
+                                .call = {.in = vectors + i % 2 * stride,
+                                         .out = vectors + (i + 1) % 2 * stride,
+                                         .gradient = vectors + 2 * stride,
+                                         .state_in = p->state[i % 2],
+                                         .state_out = p->state[(i + 1) % 2],
+                                         .stride = p->count}};
+        const double began = clock_seconds();
+        run_update(&u);
+        optimizer_way_took(&p->trial, false, clock_seconds() - began);
+    }
+    for (int copy = 0; copy < 2 && p->kind->states > 0; copy++)
+        memset(p->state[copy], 0, optimizer_state_count(p) * sizeof(float));
+done:
+    memory_free(vectors);
+    return result;
 }
 
 /* The factor of clip_norm on the scaled gradient. */
@@ -346,7 +401,6 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
                                 .read_at = read_at != in ? read_at : NULL,
                                 .state_out = p->state[next],
                                 .out = out,
-                                .streamed = streams(p, in, out),
                             }};
     double squares = 0, gaps = 0;
 
@@ -358,7 +412,7 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
     if (optimizer_takes(squares, scale)) {
         set_rates(p, scale * clip_factor(p, squares, scale), lr);
         squares = 0;
-        run_parts(&u, update_part);
+        run_update(&u);
         for (size_t i = 0; i < p->part_count; i++) {
             squares += p->parts[i].squares;
             gaps += p->parts[i].gaps;

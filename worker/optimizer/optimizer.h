@@ -63,6 +63,7 @@ struct optimizer_call {
     const float *read_at;                  /* NULL: no gap */
     float *state_out, *out;
     bool streamed; /* writes bypass the caches; requires 16-byte alignment of state_out and out */
+    size_t ahead;  /* elements between a load and its prefetch; 0: no effect */
     double
         squares[OPTIMIZER_LANES]; /* result: Σ gradient², element i in lane i mod OPTIMIZER_LANES */
     double gaps[OPTIMIZER_LANES]; /* result: Σ (in − read_at)² */

@@ -15,9 +15,10 @@
  * One pass does the step and sums the squares of the gradient and of the gap, because memory
  * bandwidth limits an update. Squares are summed in double precision in 16 lanes, element i in lane
  * i mod 16, so that every bit is the same for any vector width. Lines are prefetched, because up to
- * four input streams exceed what the hardware prefetcher follows across pages. Large outputs bypass
- * the caches, so that lines which are overwritten completely are not read first. Exception: θ over
- * `read_at`, whose lines are already in the cache.
+ * four input streams exceed what the hardware prefetcher follows across pages. Streamed outputs
+ * bypass the caches, so that lines which are overwritten completely are not read first. Exception:
+ * θ over `read_at`, whose lines are already in the cache. optimizer_way.c selects the distance and
+ * the kind of store.
  */
 #ifndef GRADLAG_WORKER_OPTIMIZER_OPTIMIZER_LOOP_H
 #define GRADLAG_WORKER_OPTIMIZER_OPTIMIZER_LOOP_H
@@ -92,7 +93,7 @@ VECTOR_INLINE void root_of_one(const float *x, float *root)
 
 VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, bool over_read_at)
 {
-    enum { AHEAD = 32 * LANES };
+    const size_t ahead = c->ahead;
     const float scale = c->rates.scale, lr = c->rates.lr, momentum = c->rates.momentum;
     const float decay = c->rates.weight_decay;
     float k[OPTIMIZER_CONSTANTS];
@@ -108,20 +109,25 @@ VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, 
         vector_line in, g, v = {0}, s = {0}, root = {0}, out;
         vector_load(&in, from + i);
         vector_load(&g, gradients + i);
-        __builtin_prefetch(from + i + AHEAD);
-        __builtin_prefetch(gradients + i + AHEAD);
+        __builtin_prefetch(from + i + ahead);
+        __builtin_prefetch(gradients + i + ahead);
+        if (!streamed) {
+            __builtin_prefetch(to + i + ahead, 1);
+            if (OPTIMIZER_STATES)
+                __builtin_prefetch(states_to + i + ahead, 1);
+        }
         add_squares(squares, gradients + i, NULL);
         if (with_gap) {
-            __builtin_prefetch(read_at + i + AHEAD);
+            __builtin_prefetch(read_at + i + ahead);
             add_squares(gaps, from + i, read_at + i);
         }
         if (OPTIMIZER_STATES) {
             vector_load(&v, states + i);
-            __builtin_prefetch(states + i + AHEAD);
+            __builtin_prefetch(states + i + ahead);
         }
         if (OPTIMIZER_STATES > 1) {
             vector_load(&s, more + i);
-            __builtin_prefetch(more + i + AHEAD);
+            __builtin_prefetch(more + i + ahead);
         }
         g = DECAYED(in);
         OPTIMIZER_STEP;
