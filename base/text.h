@@ -9,6 +9,7 @@ struct text {
     size_t length, capacity;
 };
 void text_add(struct text *t, const char *format, ...) PRINTF_LIKE(2, 3);
+void text_add_integer(struct text *t, int64_t value);
 /* Adds the shortest decimal that reads back as the same finite number. */
 void text_add_real(struct text *t, double value);
 void text_add_bytes(struct text *t, const char *bytes, size_t length);

@@ -142,6 +142,19 @@ done:
     return result;
 }
 
+/* On one host each further server adds messages and wake-ups; only long vectors are worth them
+ * (docs/benchmarks.md, "Several servers"). Servers of other hosts have no starter. */
+static void hint_at_fewer_servers(const struct role_process *p, size_t parameters)
+{
+    enum { WORTH_SERVERS = 2000000 };
+    const unsigned servers = servers_of(p->settings);
+    if (p->index == 0 && servers > 1 && parameters < WORTH_SERVERS && status_pipe_exists()) {
+        log_info("servers=%u on one host is slower than servers=1 for a model of %zu parameters "
+                 "(below %d); set servers=1 unless the run studies several servers",
+                 servers, parameters, WORTH_SERVERS);
+    }
+}
+
 static status serve(struct role_process *p, struct run_checkpoint_file *start,
                     struct training_outcome *out)
 {
@@ -154,6 +167,7 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
     TRY(open_model(p));
     size_t count = worker_parameter_count(p->worker);
     uint64_t epoch = worker_epoch_samples(p->worker);
+    hint_at_fewer_servers(p, count);
     TRY(open_start(p, start, count));
     struct ps_server_options server = {
         .settings = o,

@@ -52,9 +52,12 @@ static void add_csv_row(struct text *t, sqlite3_stmt *s)
 {
     size_t start = t->length;
     for (int i = 0; i < sqlite3_column_count(s); i++) {
-        text_add(t, "%s", i > 0 ? "," : "");
+        text_add_bytes(t, ",", i > 0);
         switch (sqlite3_column_type(s, i)) {
         case SQLITE_NULL:
+            break;
+        case SQLITE_INTEGER:
+            text_add_integer(t, sqlite3_column_int64(s, i));
             break;
         case SQLITE_FLOAT:
             add_real(t, sqlite3_column_double(s, i), "inf");
@@ -67,7 +70,8 @@ static void add_csv_row(struct text *t, sqlite3_stmt *s)
         }
     }
     /* Most readers skip empty lines. */
-    text_add(t, "%s\n", t->length == start ? "\"\"" : "");
+    text_add_bytes(t, "\"\"", t->length == start ? 2 : 0);
+    text_add_bytes(t, "\n", 1);
 }
 
 static void add_json_row(struct text *t, sqlite3_stmt *s)

@@ -5,10 +5,14 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/random.h"
 #include "base/thread.h"
 #include "base/text.h"
 #include "base/log.h"
@@ -309,10 +313,64 @@ static void a_signal_handler_has_a_stack_of_its_own(void **state)
     }
 }
 
+/* The reference: the first of 15 to 17 digits that reads back. */
+static void expect_shortest(double value)
+{
+    struct text t = {0};
+    char digits[32];
+    for (int precision = 15; precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, value);
+        if (strtod(digits, NULL) == value)
+            break;
+    }
+    text_add_real(&t, value);
+    assert_string_equal(t.at, digits);
+    text_free(&t);
+}
+
+static void a_real_number_is_written_in_its_shortest_form(void **state)
+{
+    (void)state;
+    static const double edges[] = {0,     -0.0,      1,      1e-4, 9.9999e-5, 5e-324,
+                                   1e300, 1e6,       999999, 1e15, 0.1,       0.3 - 0.1 - 0.1,
+                                   1e-9,  1234567.5, 1e22,   2e-3, 1.0 / 3,   123456.789012345};
+    struct random_stream random;
+    random_open(&random, RANDOM_INITIALISATION, 1, 0, 0);
+    for (size_t i = 0; i < COUNT_OF(edges); i++) {
+        expect_shortest(edges[i]);
+        expect_shortest(-edges[i]);
+        expect_shortest(nextafter(edges[i], 1));
+    }
+    for (int i = 0; i < 100000; i++) {
+        const double value = 20 * random_uniform(&random) - 10;
+        expect_shortest(value);
+        expect_shortest((float)value);
+        expect_shortest(round(value * 1e9) / 1e9);
+        expect_shortest(round(value * 1e9) * 1e-9);
+        expect_shortest(ldexp(value, i % 2000 - 1000));
+    }
+}
+
+static void an_integer_is_written_with_its_sign(void **state)
+{
+    (void)state;
+    static const int64_t values[] = {0, -1, 10, INT64_MAX, INT64_MIN};
+    for (size_t i = 0; i < COUNT_OF(values); i++) {
+        struct text t = {0};
+        int64_t back;
+        text_add_integer(&t, values[i]);
+        assert_true(text_to_integer(t.at, &back));
+        assert_int_equal(back, values[i]);
+        text_free(&t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_error_keeps_its_message_and_origin),
+        cmocka_unit_test(a_real_number_is_written_in_its_shortest_form),
+        cmocka_unit_test(an_integer_is_written_with_its_sign),
         cmocka_unit_test(an_error_may_quote_the_previous_one),
         cmocka_unit_test(sha256_gives_the_published_answers),
         cmocka_unit_test(json_text_is_escaped),

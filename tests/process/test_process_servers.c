@@ -86,6 +86,15 @@ static void one_worker_computes_the_same_with_any_number_of_servers(void **state
     process_expect_nothing_left(r);
 }
 
+static void several_servers_for_a_small_model_get_a_hint(void **state)
+{
+    struct process_rig *r = *state;
+    expect_run(r, RIG_RUN(r, "run", RIG_SMALL));
+    assert_null(strstr(process_errors(r), "servers=1"));
+    expect_run(r, RIG_RUN(r, "run", RIG_SMALL, "servers=2"));
+    assert_non_null(strstr(process_errors(r), "servers=1"));
+}
+
 /* Server 0 ends the training, so the other servers may lack the last update. */
 static void torn_reads_of_one_worker_compute_the_same_gradients(void **state)
 {
@@ -460,6 +469,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(one_worker_computes_the_same_with_any_number_of_servers),
+        TEST(several_servers_for_a_small_model_get_a_hint),
         TEST(torn_reads_of_one_worker_compute_the_same_gradients),
         TEST(bsp_with_three_servers_equals_bsp_with_one),
         TEST(snapshot_reads_are_consistent_and_replay_bit_for_bit),
