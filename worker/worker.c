@@ -151,6 +151,8 @@ status worker_open(worker **out, const struct worker_options *o)
     worker *w = NULL;
     *out = NULL;
     TRY(memory_new(&w, 1, sizeof *w, "a worker"));
+    w->settings = o->settings;
+    w->evaluation_threads = 1;
     w->seed = (uint64_t)options_integer(o->settings, "seed");
     w->index = o->index;
     w->batch = (uint32_t)options_integer(o->settings, "batch");
@@ -174,9 +176,7 @@ void worker_close(worker **out)
     if (w == NULL)
         return;
     tape_close(&w->training);
-    if (w->calibrating != w->evaluation)
-        tape_close(&w->calibrating);
-    tape_close(&w->evaluation);
+    evaluators_close(w);
     backend_close(&w->backend);
     external_close(&w->external);
     parameter_table_close(&w->parameters);
@@ -186,9 +186,7 @@ void worker_close(worker **out)
     memory_free(w->indices);
     memory_free(w->crops);
     memory_free(w->layers);
-    memory_free(w->calibration);
     memory_free(w->sums);
-    memory_free(w->predicted);
     memory_free(w);
     *out = NULL;
 }

@@ -144,6 +144,10 @@ status worker_gradient_as(worker *w, worker_shard *shard, const float *parameter
  * norm uses statistics that this call re-estimates on fixed training batches at these parameters.
  */
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out) MUST_CHECK;
+/* From now on worker_evaluate uses up to `threads` threads, the caller among them; unset: 1. The
+ * result does not depend on it, bit for bit. Each thread has the activations of an evaluation
+ * batch. An external model and a device evaluate on one thread. */
+void worker_evaluate_on(worker *w, unsigned threads);
 
 /* Mean or variance of one batch norm layer, as evaluations at the same parameters use it. Names and
  * meaning are PyTorch's: "bn.running_mean", "bn.running_var". The variance is the biased one over

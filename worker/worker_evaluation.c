@@ -1,8 +1,10 @@
 /* worker_evaluation.c — evaluates parameters on the validation and test splits; see worker.h. */
+#include "base/helpers.h"
 #include "base/memory.h"
 #include "worker/worker_internal.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,28 +21,39 @@ static uint32_t evaluation_batch(const worker *w)
     return !w->data.tokens ? EVALUATION_SAMPLES : windows > 0 ? windows : 1;
 }
 
+static status open_backend(worker *w, struct evaluator *e)
+{
+    if (e->backend != NULL)
+        return OK;
+    if (e > w->evaluators)
+        return backend_open(&e->backend, w->settings, w->index, 1);
+    e->backend = w->backend;
+    return OK;
+}
+
 /* An evaluation batch has evaluation_batch() samples. If the backend is faster with another batch
  * size, the tape is padded with samples that do not count. Batch norm's statistics must contain no
  * padding, so calibration uses a tape without it. */
-static status open_evaluation(worker *w)
+static status open_evaluator(worker *w, struct evaluator *e)
 {
     status result = OK;
     struct shape images = {w->data.channels, w->data.height, w->data.width};
-    const uint32_t unit = w->backend->kind->samples_at_once;
-    const uint32_t batch = evaluation_batch(w),
-                   room = unit > 0 ? (batch + unit - 1) / unit * unit : batch;
+    const uint32_t batch = evaluation_batch(w);
+    TRY(open_backend(w, e));
+    const uint32_t unit = e->backend->kind->samples_at_once;
+    const uint32_t room = unit > 0 ? (batch + unit - 1) / unit * unit : batch;
     tape *evaluation = NULL, *calibrating = NULL;
-    if (w->calibration == NULL)
-        TRY(memory_new(&w->calibration, batch, sizeof *w->calibration, "a batch"));
-    TRY(tape_open(&evaluation, w->backend, w->parameters, TAPE_EVALUATE, images, room));
+    if (e->batch == NULL)
+        TRY(memory_new(&e->batch, batch, sizeof *e->batch, "a batch"));
+    TRY(tape_open(&evaluation, e->backend, w->parameters, TAPE_EVALUATE, images, room));
     TRY(tape_set_targets(evaluation, w->data.targets));
     calibrating = evaluation;
     if (w->has_batch_norm && room != batch) {
-        TRY(tape_open(&calibrating, w->backend, w->parameters, TAPE_EVALUATE, images, batch));
+        TRY(tape_open(&calibrating, e->backend, w->parameters, TAPE_EVALUATE, images, batch));
         TRY(tape_set_targets(calibrating, w->data.targets));
     }
-    w->calibrating = calibrating;
-    w->evaluation = evaluation;
+    e->calibrating = calibrating;
+    e->evaluation = evaluation;
     evaluation = calibrating = NULL;
 done:
     if (calibrating != evaluation)
@@ -49,34 +62,47 @@ done:
     return result;
 }
 
+void evaluators_close(worker *w)
+{
+    for (struct evaluator *e = w->evaluators; e < w->evaluators + EVALUATORS_MOST; e++) {
+        if (e->calibrating != e->evaluation)
+            tape_close(&e->calibrating);
+        tape_close(&e->evaluation);
+        if (e > w->evaluators)
+            backend_close(&e->backend);
+        memory_free(e->batch);
+        memory_free(e->predicted);
+    }
+}
+
 /* Estimates batch norm's statistics at these parameters, from training samples spread evenly over
  * the split ("precise batch norm": Wu & Johnson 2021, section 3). */
-static status calibrate(worker *w, const float *parameters)
+static status calibrate(worker *w, struct evaluator *e, const float *parameters)
 {
     status result = OK;
-    tape *t = w->calibrating;
+    tape *t = e->calibrating;
     const uint32_t batch = evaluation_batch(w);
     uint64_t samples = dataset_training_indices(&w->data);
     uint64_t wanted = (uint64_t)batch * CALIBRATION_BATCHES;
     tape_set_mode(t, TAPE_CALIBRATE);
     for (uint64_t b = 0; b < CALIBRATION_BATCHES; ++b) {
         for (uint64_t i = 0; i < batch; ++i)
-            w->calibration[i] = (uint32_t)((b * batch + i) * samples / wanted);
-        tape_gather(t, &w->data, SPLIT_TRAIN, w->calibration, 0, batch, NULL);
+            e->batch[i] = (uint32_t)((b * batch + i) * samples / wanted);
+        tape_gather(t, &w->data, SPLIT_TRAIN, e->batch, 0, batch, NULL);
         TRY(worker_step(w, t, parameters, NULL, batch, NULL, NULL));
     }
 done:
     tape_set_mode(t, TAPE_EVALUATE);
-    tape_take_statistics(w->evaluation, t);
+    tape_take_statistics(e->evaluation, t);
     return result;
 }
 
 /* Between keep(parameters) and keep(NULL) the parameters do not change: the backend copies them
  * once, not for each batch. */
-static void keep(worker *w, const float *parameters)
+static void keep(struct evaluator *e, const float *parameters)
 {
-    if (w->backend != NULL && w->backend->kind->keep != NULL)
-        w->backend->kind->keep(w->backend, parameters);
+    if (e->backend != NULL && e->backend->kind->keep != NULL)
+        e->backend->kind->keep(e->backend, parameters);
 }
 
 static const enum dataset_split evaluated[] = {SPLIT_VALIDATION, SPLIT_TEST};
@@ -115,14 +141,14 @@ static void count_predictions(const float *logits, size_t rows, uint32_t classes
 
 /* The tape's padding samples keep images of an earlier batch; they are computed and not counted.
  * `predicted`: NULL if predictions are not counted. */
-static status evaluate_on_tape(worker *w, const float *parameters, enum dataset_split split,
-                               uint32_t first, uint32_t count, struct op_loss *out,
-                               uint32_t *predicted)
+static status evaluate_on_tape(worker *w, struct evaluator *e, const float *parameters,
+                               enum dataset_split split, uint32_t first, uint32_t count,
+                               struct op_loss *out, uint32_t *predicted)
 {
     status result = OK;
     const float *logits = NULL;
-    tape_gather(w->evaluation, &w->data, split, NULL, first, count, NULL);
-    TRY(worker_step(w, w->evaluation, parameters, NULL, count, out,
+    tape_gather(e->evaluation, &w->data, split, NULL, first, count, NULL);
+    TRY(worker_step(w, e->evaluation, parameters, NULL, count, out,
                     predicted != NULL ? &logits : NULL));
     if (predicted != NULL)
         count_predictions(logits, (size_t)count * w->data.targets, w->data.classes, predicted);
@@ -130,8 +156,9 @@ done:
     return result;
 }
 
-static status evaluate_batch(worker *w, const float *parameters, enum dataset_split split,
-                             uint32_t first, struct evaluation_sum *out, uint32_t *predicted)
+static status evaluate_batch(worker *w, struct evaluator *e, const float *parameters,
+                             enum dataset_split split, uint32_t first, struct evaluation_sum *out,
+                             uint32_t *predicted)
 {
     status result = OK;
     const uint32_t left = w->data.count[split] - first, batch = evaluation_batch(w);
@@ -141,7 +168,7 @@ static status evaluate_batch(worker *w, const float *parameters, enum dataset_sp
         predicted = NULL;
     TRY(w->external != NULL
             ? external_evaluate(w->external, split, first, out->count, &loss, predicted)
-            : evaluate_on_tape(w, parameters, split, first, out->count, &loss, predicted));
+            : evaluate_on_tape(w, e, parameters, split, first, out->count, &loss, predicted));
     out->loss = loss.sum;
     out->correct = loss.correct;
 done:
@@ -149,16 +176,16 @@ done:
 }
 
 /* Prepares evaluations at these parameters. */
-static status prepare(worker *w, const float *parameters)
+static status prepare(worker *w, struct evaluator *e, const float *parameters)
 {
     status result = OK;
     if (w->external != NULL)
         return external_prepare_evaluation(w->external, parameters);
-    if (w->evaluation == NULL)
-        TRY(open_evaluation(w));
-    keep(w, parameters);
+    if (e->evaluation == NULL)
+        TRY(open_evaluator(w, e));
+    keep(e, parameters);
     if (w->has_batch_norm)
-        TRY(calibrate(w, parameters));
+        TRY(calibrate(w, e, parameters));
 done:
     return result;
 }
@@ -176,12 +203,12 @@ status worker_estimate_statistics(worker *w, const float *parameters, struct wor
     status result = OK;
     const float *values[2];
     REQUIRE(w->sampler != NULL && w->has_batch_norm);
-    TRY(prepare(w, parameters));
+    TRY(prepare(w, w->evaluators, parameters));
     for (size_t i = 0; i < parameter_table_layers(w->parameters); i++) {
         const struct layer *l = parameter_table_layer(w->parameters, i);
         if (l->kind != OP_BATCH_NORM)
             continue;
-        tape_statistics(w->evaluation, i, &values[0], &values[1]);
+        tape_statistics(w->evaluators[0].evaluation, i, &values[0], &values[1]);
         for (size_t k = 0; k < 2; k++, out++) {
             *out = (struct worker_statistic){.count = l->weight_shape[0], .values = values[k]};
             snprintf(out->name, sizeof out->name, "%s.running_%s", l->name,
@@ -189,29 +216,52 @@ status worker_estimate_statistics(worker *w, const float *parameters, struct wor
         }
     }
 done:
-    keep(w, NULL);
+    keep(w->evaluators, NULL);
+    return result;
+}
+
+/* Batches that are begun in order, by several threads. */
+struct evaluation_pass {
+    worker *w;
+    const float *parameters;
+    struct evaluation_sum *sums;
+    atomic_size_t next;
+    size_t step; /* to the next batch of this process */
+};
+
+static status evaluate_next(struct evaluation_pass *p, struct evaluator *e, size_t b,
+                            uint32_t *predicted)
+{
+    worker *w = p->w;
+    const size_t of_validation = batches_of(w, SPLIT_VALIDATION);
+    const bool validates = b < of_validation;
+    const uint32_t k = (uint32_t)(validates ? b : b - of_validation);
+    return evaluate_batch(w, e, p->parameters, validates ? SPLIT_VALIDATION : SPLIT_TEST,
+                          k * evaluation_batch(w), &p->sums[b], predicted);
+}
+
+/* Evaluates batches until none is left. */
+static status evaluate_batches(struct evaluation_pass *p, struct evaluator *e, uint32_t *predicted)
+{
+    status result = OK;
+    const size_t batches = worker_evaluation_batches(p->w);
+    size_t b;
+    memset(predicted, 0, worker_classes(p->w) * sizeof *predicted);
+    TRY(prepare(p->w, e, p->parameters));
+    while ((b = atomic_fetch_add(&p->next, p->step)) < batches)
+        TRY(evaluate_next(p, e, b, predicted));
+done:
+    keep(e, NULL);
     return result;
 }
 
 status worker_evaluate_part(worker *w, const float *parameters, unsigned part, unsigned parts,
                             struct evaluation_sum *sums, uint32_t *predicted)
 {
-    status result = OK;
-    size_t b = 0;
+    struct evaluation_pass p = {
+        .w = w, .parameters = parameters, .sums = sums, .next = part, .step = parts};
     REQUIRE(w->sampler != NULL && part < parts);
-    memset(predicted, 0, worker_classes(w) * sizeof *predicted);
-    TRY(prepare(w, parameters));
-    for (size_t i = 0; i < COUNT_OF(evaluated); i++) {
-        for (uint32_t k = 0; k < batches_of(w, evaluated[i]); k++, b++) {
-            if (b % parts == part) {
-                TRY(evaluate_batch(w, parameters, evaluated[i], k * evaluation_batch(w), &sums[b],
-                                   predicted));
-            }
-        }
-    }
-done:
-    keep(w, NULL);
-    return result;
+    return evaluate_batches(&p, w->evaluators, predicted);
 }
 
 static void evaluation_of_split(const struct evaluation_sum *sums, size_t batches, uint32_t targets,
@@ -252,17 +302,46 @@ void worker_evaluation_of(const worker *w, const struct evaluation_sum *sums,
         out->validation_accuracy = out->test_accuracy = NAN;
 }
 
+void worker_evaluate_on(worker *w, unsigned threads)
+{
+    const bool one_thread = w->external != NULL || worker_place(w) != NULL || threads == 0;
+    w->evaluation_threads = one_thread ? 1 : threads < EVALUATORS_MOST ? threads : EVALUATORS_MOST;
+}
+
+static status evaluate_on_thread(void *context, size_t thread)
+{
+    struct evaluation_pass *p = context;
+    struct evaluator *e = &p->w->evaluators[thread];
+    return evaluate_batches(p, e, e->predicted);
+}
+
+static status open_sums(worker *w)
+{
+    status result = OK;
+    if (w->sums == NULL)
+        TRY(memory_new(&w->sums, worker_evaluation_batches(w) + 1, sizeof *w->sums,
+                       "sums of an evaluation"));
+    for (struct evaluator *e = w->evaluators; e < w->evaluators + w->evaluation_threads; e++)
+        if (e->predicted == NULL)
+            TRY(memory_new(&e->predicted, worker_classes(w), sizeof *e->predicted,
+                           "predictions of an evaluation"));
+done:
+    return result;
+}
+
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out)
 {
     status result = OK;
-    if (w->sums == NULL) {
-        TRY(memory_new(&w->sums, worker_evaluation_batches(w) + 1, sizeof *w->sums,
-                       "sums of an evaluation"));
-        TRY(memory_new(&w->predicted, worker_classes(w), sizeof *w->predicted,
-                       "predictions of an evaluation"));
-    }
-    TRY(worker_evaluate_part(w, parameters, 0, 1, w->sums, w->predicted));
-    worker_evaluation_of(w, w->sums, w->predicted, out);
+    struct evaluation_pass p = {.w = w, .parameters = parameters, .step = 1};
+    uint32_t *predicted = NULL;
+    TRY(open_sums(w));
+    p.sums = w->sums;
+    TRY(helpers_for(w->evaluation_threads, w->evaluation_threads, evaluate_on_thread, &p));
+    predicted = w->evaluators[0].predicted;
+    for (unsigned i = 1; i < w->evaluation_threads; i++)
+        for (size_t k = 0; k < worker_classes(w); k++)
+            predicted[k] += w->evaluators[i].predicted[k];
+    worker_evaluation_of(w, w->sums, predicted, out);
 done:
     return result;
 }

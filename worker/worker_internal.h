@@ -11,11 +11,24 @@
 #include "worker/data/sampler.h"
 #include "worker/worker.h"
 
+enum { EVALUATORS_MOST = 8 }; /* each has the activations of a batch */
+
+/* What one thread evaluates with. Evaluator 0 uses the worker's backend, the others have their own:
+ * one thread at a time may use a backend. */
+struct evaluator {
+    backend *backend;
+    tape *evaluation;    /* opened when first needed: most workers never evaluate */
+    tape *calibrating;   /* evaluation_batch() samples; may equal `evaluation` */
+    uint32_t *batch;     /* [evaluation_batch()], of calibration */
+    uint32_t *predicted; /* [classes] */
+};
+
 struct worker {
+    const options *settings; /* borrowed */
     struct dataset data;
     sampler *sampler;
     pace *pace;
-    external *external; /* NULL: the members from `backend` to `calibration` compute */
+    external *external; /* NULL: the members from `backend` to `evaluators` compute */
     backend *backend;
     struct model model;
     parameter_table *parameters;
@@ -29,11 +42,9 @@ struct worker {
     uint32_t *indices;  /* [batch] */
     struct crop *crops; /* [batch]; NULL: no augmentation */
     tape *training;
-    tape *evaluation;            /* opened when first needed: most workers never evaluate */
-    tape *calibrating;           /* evaluation_batch() samples; may equal `evaluation` */
-    uint32_t *calibration;       /* [evaluation_batch()] */
+    struct evaluator evaluators[EVALUATORS_MOST];
+    unsigned evaluation_threads; /* of worker_evaluate */
     struct evaluation_sum *sums; /* [batches], for worker_evaluate */
-    uint32_t *predicted;         /* [classes], for worker_evaluate */
     char description[200];
 };
 
@@ -42,5 +53,8 @@ struct worker {
  * step. */
 status worker_step(worker *w, tape *t, const float *parameters, float *gradient, uint32_t valid,
                    struct op_loss *out, const float **logits) MUST_CHECK;
+
+/* worker_evaluation.c */
+void evaluators_close(worker *w);
 
 #endif

@@ -507,6 +507,7 @@ static status replay(const struct request *r, const struct recorded_run *run,
                            (unsigned)options_integer(p->settings, "virtual.threads"),
                            launch_stop_flag()));
     p->worker = gradient_pool_own(pool);
+    worker_evaluate_on(p->worker, gradient_pool_threads(pool));
     TRY(check_program(run, p->worker));
     TRY(open_start(r, run, p, &start));
     o.start = run->resumed != NULL ? &start.state : NULL;

@@ -128,6 +128,7 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
                            (unsigned)options_integer(o->settings, "virtual.threads"),
                            p.hooks.stop));
     p.worker = gradient_pool_own(pool);
+    worker_evaluate_on(p.worker, gradient_pool_threads(pool));
     double began_s = clock_seconds(), cpu_s = clock_process_cpu_seconds();
     result = train(&p, pool, steps, &outcome);
     note_cost(&p, pool, began_s, cpu_s, &outcome);

@@ -1,4 +1,5 @@
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/memory.h"
 #include "experiments/command.h"
 #include "experiments/print_columns.h"
@@ -109,6 +110,9 @@ static status open_model(struct role_process *p)
         p->hooks.context = p;
     p->hooks.worker_ended = status_pipe_exists() ? worker_ended : NULL;
     TRY(worker_open(&p->worker, &evaluation));
+    /* Training pauses meanwhile, so the workers' cores are idle. */
+    worker_evaluate_on(p->worker,
+                       processor_count() / (unsigned)options_integer(p->settings, "threads"));
 done:
     return result;
 }

@@ -287,6 +287,30 @@ static void evaluation_is_a_pure_function_of_the_parameters(void **state)
     rig_close(&r);
 }
 
+/* More threads than batches, too. */
+static void an_evaluation_on_several_threads_has_the_bits_of_one(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"model=resnet8 dataset.samples=4000 dataset.size=8",
+                                       "model=lenet dataset.samples=1001"};
+    for (size_t i = 0; i < COUNT_OF(sets); i++) {
+        struct worker_rig r;
+        struct evaluation one, more;
+        rig_open(&r, sets[i], 0, 1);
+        check(worker_evaluate(r.worker, r.parameters, &one));
+        for (unsigned threads = 2; threads < 10; threads += 3) {
+            worker_evaluate_on(r.worker, threads);
+            check(worker_evaluate(r.worker, r.parameters, &more));
+            assert_memory_equal(&one.validation_loss, &more.validation_loss, sizeof(double));
+            assert_memory_equal(&one.test_loss, &more.test_loss, sizeof(double));
+            assert_true(one.test_accuracy == more.test_accuracy);
+            assert_true(one.validation_accuracy == more.validation_accuracy);
+            assert_true(one.top_class_share == more.top_class_share);
+        }
+        rig_close(&r);
+    }
+}
+
 static void an_evaluation_in_parts_has_the_bits_of_a_whole_one(void **state)
 {
     (void)state;
@@ -534,6 +558,7 @@ int main(void)
         cmocka_unit_test(every_model_can_fit_one_batch),
         cmocka_unit_test(evaluation_shows_the_effect_of_training),
         cmocka_unit_test(evaluation_is_a_pure_function_of_the_parameters),
+        cmocka_unit_test(an_evaluation_on_several_threads_has_the_bits_of_one),
         cmocka_unit_test(an_evaluation_in_parts_has_the_bits_of_a_whole_one),
         cmocka_unit_test(evaluation_gives_the_share_of_the_most_predicted_class),
         cmocka_unit_test(augmentation_changes_gradients_and_not_evaluation),
