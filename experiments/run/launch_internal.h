@@ -38,6 +38,7 @@ struct launch {
     int64_t run_id;
     struct watched *processes;    /* [0]: server 0, or mpirun; then workers; then other servers */
     unsigned places;              /* length of processes; some may not have been started */
+    struct pollfd *sources;       /* [places + 2]: what launch_watch waits for */
     char **endpoints;             /* [servers]: where each listens; NULL: not known yet */
     uint64_t begun_ns, ending_ns; /* ending_ns: since when all must end; 0: not yet */
     uint64_t stop_sent_ns;        /* the last signal to processes[0]; 0: none */

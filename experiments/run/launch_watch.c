@@ -369,13 +369,21 @@ static bool any_running(const struct launch *l)
     return false;
 }
 
+/* Until a message, output, an exit or a signal, at most POLL_MS. */
+static void wait_for_event(struct launch *l)
+{
+    l->sources[0] = (struct pollfd){.fd = l->pipe.fd, .events = POLLIN};
+    l->sources[1] = (struct pollfd){.fd = l->stderr_fd, .events = POLLIN};
+    for (unsigned i = 0; i < l->places; i++)
+        l->sources[2 + i] = child_source(&l->processes[i].child);
+    poll(l->sources, l->places + 2, POLL_MS);
+}
+
 status launch_watch(struct launch *l)
 {
     status result = OK;
     while (any_running(l)) {
-        struct pollfd sources[2] = {{.fd = l->pipe.fd, .events = POLLIN},
-                                    {.fd = l->stderr_fd, .events = POLLIN}};
-        poll(sources, COUNT_OF(sources), POLL_MS);
+        wait_for_event(l);
         for (unsigned i = 0; i < l->places; i++)
             l->processes[i].ended_now = child_poll(&l->processes[i].child);
         /* child_poll() comes first: the last message of an ended process is then in the pipe. */
