@@ -58,6 +58,7 @@ struct launch {
 status launch_virtual(const struct launch_options *o, int64_t run_id,
                       struct progress *progress) MUST_CHECK;
 
+/* Starts server 0, and the workers if they know its endpoint. */
 status launch_start_server(struct launch *l) MUST_CHECK;
 /* Call when server `server` listens at `endpoint`; starts the processes that waited for it. *all:
  * all servers listen. */

@@ -20,8 +20,7 @@
 #include <unistd.h>
 
 enum {
-    LOADING_LIMIT_S = 900, /* generating a dataset on first use may take this long */
-    ENDING_LIMIT_S = 15,   /* from a request to stop, or the first failure, to the last exit */
+    ENDING_LIMIT_S = 15, /* from a request to stop, or the first failure, to the last exit */
     NOTICE_AFTER_S = 5,
     POLL_MS = 50,
 };
@@ -175,7 +174,9 @@ static void judge_end(struct launch *l, struct watched *w)
         log_debug("after the end of the run: %s", text.at);
     } else {
         fail(l, code, text.at);
-        l->error_is_secondhand = w->dismissal == PS_EVICTED;
+        /* Before the server listens, server and workers may fail for the same reason. */
+        l->error_is_secondhand =
+            w->dismissal == PS_EVICTED || (w->role == ROLE_WORKER && !l->bound);
     }
 done:
     text_free(&text);
