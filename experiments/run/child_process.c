@@ -78,7 +78,8 @@ static status start(struct child *c, const char *const *argv, const char *const 
     if (pid == 0)
         exec_child(argv, merged, error_fd, parent, keep_stdout, cores);
     setpgid(pid, pid); /* in parent and child, so that it is set whichever runs first */
-    *c = (struct child){.pid = pid, .running = true};
+    /* close-on-exec; fails only on a kernel older than 5.3 or without free descriptors */
+    *c = (struct child){.pid = pid, .running = true, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0)};
 done:
     memory_free(merged);
     return result;
@@ -102,6 +103,19 @@ status child_start_on(struct child *c, const char *const *argv, const char *cons
     return start(c, argv, environment, error_fd, false, cores);
 }
 
+static void set_ended(struct child *c)
+{
+    c->running = false;
+    if (c->pidfd >= 0)
+        close(c->pidfd);
+    c->pidfd = -1;
+}
+
+struct pollfd child_source(const struct child *c)
+{
+    return (struct pollfd){.fd = c->running ? c->pidfd : -1, .events = POLLIN};
+}
+
 bool child_poll(struct child *c)
 {
     if (!c->running)
@@ -109,7 +123,7 @@ bool child_poll(struct child *c)
     pid_t got = waitpid(c->pid, &c->wait_status, WNOHANG);
     if (got == 0 || (got < 0 && errno == EINTR))
         return false;
-    c->running = false;
+    set_ended(c);
     return true;
 }
 
@@ -128,7 +142,7 @@ void child_kill(struct child *c)
     /* No time limit: after SIGKILL only the kernel can delay the end. */
     while (waitpid(c->pid, &c->wait_status, 0) < 0 && errno == EINTR) {
     }
-    c->running = false;
+    set_ended(c);
 }
 
 void child_describe(int wait_status, char out[96])

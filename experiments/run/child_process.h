@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/types.h>
 
@@ -13,6 +14,8 @@ struct child {
     pid_t pid; /* 0: never started */
     bool running;
     int wait_status; /* from waitpid(); valid after the end */
+    int pidfd;       /* readable when the child has ended; −1: the kernel has none. Valid while it
+                        runs */
 };
 
 /* Starts argv[0], found on PATH, in a new process group. `argv` ends with NULL, and so does
@@ -29,6 +32,8 @@ status child_start_on(struct child *c, const char *const *argv, const char *cons
                       int error_fd, const cpu_set_t *cores) MUST_CHECK;
 /* True, once, when the child has ended. Does not block. */
 bool child_poll(struct child *c);
+/* For poll(): what becomes readable when the child ends; nothing if it does not run. */
+struct pollfd child_source(const struct child *c);
 void child_signal(const struct child *c, int number);
 /* Kills the process group and waits for the child. */
 void child_kill(struct child *c);

@@ -169,6 +169,7 @@ static status prepare(struct launch *l)
              l->pipe.path);
     l->places = l->servers + l->workers;
     TRY(memory_new(&l->processes, l->places, sizeof *l->processes, "processes"));
+    TRY(memory_new(&l->sources, l->places + 2, sizeof *l->sources, "processes"));
     TRY(memory_new(&l->endpoints, l->servers, sizeof *l->endpoints, "endpoints"));
     TRY(open_pipe(l));
     TRY(begin_row(l));
@@ -292,6 +293,7 @@ static void close_all(struct launch *l)
         memory_free(l->endpoints[i]);
     memory_free(l->endpoints);
     close_pipe(l);
+    memory_free(l->sources);
     memory_free(l->processes);
     memory_free(l->message);
     text_free(&l->line);

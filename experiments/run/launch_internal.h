@@ -38,6 +38,7 @@ struct launch {
     int64_t run_id;
     struct watched *processes;    /* [0]: server 0, or mpirun; then workers; then other servers */
     unsigned places;              /* length of processes; some may not have been started */
+    struct pollfd *sources;       /* [places + 2]: what launch_watch waits for */
     char **endpoints;             /* [servers]: where each listens; NULL: not known yet */
     uint64_t begun_ns, ending_ns; /* ending_ns: since when all must end; 0: not yet */
     uint64_t stop_sent_ns;        /* the last signal to processes[0]; 0: none */
@@ -57,6 +58,7 @@ struct launch {
 status launch_virtual(const struct launch_options *o, int64_t run_id,
                       struct progress *progress) MUST_CHECK;
 
+/* Starts server 0, and the workers if they know its endpoint. */
 status launch_start_server(struct launch *l) MUST_CHECK;
 /* Call when server `server` listens at `endpoint`; starts the processes that waited for it. *all:
  * all servers listen. */

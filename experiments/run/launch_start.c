@@ -117,11 +117,6 @@ done:
     return result;
 }
 
-status launch_start_server(struct launch *l)
-{
-    return start_numbered(l, &l->processes[0], ROLE_SERVER, 0);
-}
-
 static status start_followers(struct launch *l)
 {
     status result = OK;
@@ -144,6 +139,25 @@ done:
     return result;
 }
 
+/* True if the endpoint of the one server is known before it listens, so that the workers can load
+ * their data meanwhile. They wait at the gate of the status pipe. */
+static bool endpoint_is_known(const struct launch *l)
+{
+    const options *o = l->o->settings;
+    return l->servers == 1 && options_text(o, "endpoint")[0] == '\0' &&
+           strcmp(options_text(o, "transport"), "tcp") != 0;
+}
+
+status launch_start_server(struct launch *l)
+{
+    status result = OK;
+    TRY(start_numbered(l, &l->processes[0], ROLE_SERVER, 0));
+    if (endpoint_is_known(l))
+        TRY(start_workers(l));
+done:
+    return result;
+}
+
 status launch_bound(struct launch *l, unsigned server, const char *endpoint, bool *all)
 {
     status result = OK;
@@ -157,7 +171,9 @@ status launch_bound(struct launch *l, unsigned server, const char *endpoint, boo
         if (l->endpoints[i] == NULL)
             goto done;
     *all = true;
-    TRY(start_workers(l));
+    status_pipe_open_gate(&l->pipe);
+    if (!endpoint_is_known(l))
+        TRY(start_workers(l));
 done:
     return result;
 }

@@ -20,8 +20,7 @@
 #include <unistd.h>
 
 enum {
-    LOADING_LIMIT_S = 900, /* generating a dataset on first use may take this long */
-    ENDING_LIMIT_S = 15,   /* from a request to stop, or the first failure, to the last exit */
+    ENDING_LIMIT_S = 15, /* from a request to stop, or the first failure, to the last exit */
     NOTICE_AFTER_S = 5,
     POLL_MS = 50,
 };
@@ -175,7 +174,9 @@ static void judge_end(struct launch *l, struct watched *w)
         log_debug("after the end of the run: %s", text.at);
     } else {
         fail(l, code, text.at);
-        l->error_is_secondhand = w->dismissal == PS_EVICTED;
+        /* Before the server listens, server and workers may fail for the same reason. */
+        l->error_is_secondhand =
+            w->dismissal == PS_EVICTED || (w->role == ROLE_WORKER && !l->bound);
     }
 done:
     text_free(&text);
@@ -369,13 +370,21 @@ static bool any_running(const struct launch *l)
     return false;
 }
 
+/* Until a message, output, an exit or a signal, at most POLL_MS. */
+static void wait_for_event(struct launch *l)
+{
+    l->sources[0] = (struct pollfd){.fd = l->pipe.fd, .events = POLLIN};
+    l->sources[1] = (struct pollfd){.fd = l->stderr_fd, .events = POLLIN};
+    for (unsigned i = 0; i < l->places; i++)
+        l->sources[2 + i] = child_source(&l->processes[i].child);
+    poll(l->sources, l->places + 2, POLL_MS);
+}
+
 status launch_watch(struct launch *l)
 {
     status result = OK;
     while (any_running(l)) {
-        struct pollfd sources[2] = {{.fd = l->pipe.fd, .events = POLLIN},
-                                    {.fd = l->stderr_fd, .events = POLLIN}};
-        poll(sources, COUNT_OF(sources), POLL_MS);
+        wait_for_event(l);
         for (unsigned i = 0; i < l->places; i++)
             l->processes[i].ended_now = child_poll(&l->processes[i].child);
         /* child_poll() comes first: the last message of an ended process is then in the pipe. */

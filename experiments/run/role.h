@@ -14,6 +14,8 @@
 #include "results/store/recorder.h"
 #include "worker/training.h"
 
+enum { LOADING_LIMIT_S = 900 }; /* generating a dataset on first use may take this long */
+
 struct role_process {
     enum role role;
     unsigned index;

@@ -32,6 +32,11 @@ static status work(struct role_process *p)
         .stop = p->hooks.stop,
         .dismissal = &p->dismissal,
     };
+    if (!status_pipe_await_gate(LOADING_LIMIT_S, p->hooks.stop))
+        FAIL(ERROR_PEER,
+             "the server did not listen within %d s: it hangs, or generating the "
+             "dataset takes too long",
+             LOADING_LIMIT_S);
     TRY(ps_trainer_run(&trainer));
 done:
     return result;

@@ -80,6 +80,41 @@ bool status_pipe_worker_ended(unsigned index)
     return access(path, F_OK) == 0;
 }
 
+static void gate_path(const char *pipe_path, char out[160])
+{
+    snprintf(out, 160, "%s.gate", pipe_path);
+}
+
+/* The gate is a FIFO: its end of file tells all readers at once, also when the starter dies. A
+ * process that comes later finds no FIFO. */
+bool status_pipe_await_gate(unsigned limit_s, const volatile sig_atomic_t *stop)
+{
+    enum { CHECK_STOP_MS = 100 };
+    if (!status_pipe_exists())
+        return true;
+    char path[160];
+    gate_path(getenv("GRADLAG_MAILBOX"), path);
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    const uint64_t until = clock_ns() + limit_s * UINT64_C(1000000000);
+    struct pollfd end = {.fd = fd};
+    while (fd >= 0 && !*stop && poll(&end, 1, CHECK_STOP_MS) <= 0 && clock_ns() < until)
+        continue;
+    if (fd >= 0)
+        close(fd);
+    return fd < 0 || *stop || end.revents != 0;
+}
+
+void status_pipe_open_gate(struct status_pipe *m)
+{
+    char path[160];
+    if (m->gate < 0)
+        return;
+    gate_path(m->path, path);
+    unlink(path); /* before close(): a reader that opens it has a writer, or finds none */
+    close(m->gate);
+    m->gate = -1;
+}
+
 void status_pipe_note_end(const struct status_pipe *m, unsigned index)
 {
     char path[160];
@@ -92,7 +127,8 @@ void status_pipe_note_end(const struct status_pipe *m, unsigned index)
 status status_pipe_open(struct status_pipe *m, const char *folder)
 {
     status result = OK;
-    m->fd = -1;
+    char gate[160];
+    m->fd = m->gate = -1;
     snprintf(m->path, sizeof m->path, "%s/mailbox", folder);
     if (mkfifo(m->path, 0600) != 0)
         FAIL(ERROR_OTHER, "the FIFO %s cannot be created: %s; check that the disk is not full",
@@ -102,6 +138,9 @@ status status_pipe_open(struct status_pipe *m, const char *folder)
     m->fd = open(m->path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (m->fd < 0)
         FAIL(ERROR_OTHER, "the FIFO %s cannot be opened: %s", m->path, strerror(errno));
+    gate_path(m->path, gate);
+    if (mkfifo(gate, 0600) != 0 || (m->gate = open(gate, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0)
+        FAIL(ERROR_OTHER, "the FIFO %s cannot be made: %s", gate, strerror(errno));
 done:
     return result;
 }
@@ -109,6 +148,7 @@ done:
 void status_pipe_close(struct status_pipe *m)
 {
     if (m->path[0] != '\0') {
+        status_pipe_open_gate(m);
         close(m->fd);
         unlink(m->path);
         m->path[0] = '\0';

@@ -10,6 +10,8 @@
 #include "ps/client.h"
 #include "worker/training.h"
 
+#include <signal.h>
+
 enum status_kind {
     STATUS_BOUND,    /* of a server: it listens on the endpoint in `text`; of rank 0: all ranks have
                         met */
@@ -38,16 +40,22 @@ bool status_pipe_has_reader(void);
 /* Waits at most five seconds for space in the pipe; STATUS_PROGRESS does not wait. */
 void status_pipe_send(const struct status_message *m);
 
+/* Waits until the starter has called status_pipe_open_gate(), or *stop, at most limit_s. False: the
+ * limit has passed. */
+bool status_pipe_await_gate(unsigned limit_s, const volatile sig_atomic_t *stop);
+
 /* True if the starter has said with status_pipe_note_end() that this worker's process has ended. */
 bool status_pipe_worker_ended(unsigned index);
 
 /* ---- the starter's side ------------------------------------------------------------------------
  */
 struct status_pipe {
-    int fd;
+    int fd, gate; /* gate: closed when all servers listen; −1 then */
     char path[128];
 };
 status status_pipe_open(struct status_pipe *m, const char *folder) MUST_CHECK;
+/* Lets workers connect that were started before the servers listen. */
+void status_pipe_open_gate(struct status_pipe *m);
 void status_pipe_close(struct status_pipe *m);
 /* Reads the next message; false: there is none. Does not block. */
 bool status_pipe_receive(struct status_pipe *m, struct status_message *out);

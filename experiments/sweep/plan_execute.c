@@ -43,6 +43,7 @@ struct execution {
     struct core_allocation allocation;
     struct planned_run **order; /* [plan->count], by priority */
     struct job *jobs;
+    struct pollfd *sources; /* [job_count]: what the plan waits for */
     unsigned job_count, running;
     size_t ended, missing; /* runs that ended here; runs that were missing at the start */
     double begun_s;
@@ -310,6 +311,16 @@ static void record_error(struct execution *m, status result)
     }
 }
 
+/* Until a run ends or a signal comes, at most POLL_MS. */
+static void wait_for_exit(struct execution *m)
+{
+    for (unsigned i = 0; i < m->job_count; i++) {
+        const struct job *j = &m->jobs[i];
+        m->sources[i] = j->run != NULL ? child_source(&j->child) : (struct pollfd){.fd = -1};
+    }
+    poll(m->sources, m->job_count, POLL_MS);
+}
+
 static void execute(struct execution *m)
 {
     while (m->running > 0 || has_runs_to_start(m)) {
@@ -317,7 +328,7 @@ static void execute(struct execution *m)
             record_error(m, start_runs(m));
         show_progress(m);
         if (m->running > 0)
-            clock_sleep_until_ns(clock_ns() + POLL_MS * UINT64_C(1000000));
+            wait_for_exit(m);
         record_error(m, reap(m));
         check_signals(m);
     }
@@ -406,6 +417,7 @@ static status prepare(struct execution *m)
     TRY(check_prerequisites(p));
     TRY(core_allocation_open(&m->allocation, m->job_count, m->o->oversubscribe));
     TRY(memory_new(&m->jobs, m->job_count, sizeof *m->jobs, "jobs"));
+    TRY(memory_new(&m->sources, m->job_count, sizeof *m->sources, "jobs"));
     TRY(memory_new(&m->order, p->count, sizeof *m->order, "the order of the runs"));
     for (size_t i = 0; i < p->count; i++)
         m->order[i] = &p->runs[i];
@@ -446,6 +458,7 @@ done:
     for (unsigned i = 0; m.jobs != NULL && i < m.job_count; i++)
         child_kill(&m.jobs[i].child);
     memory_free(m.jobs);
+    memory_free(m.sources);
     memory_free(m.order);
     return result;
 }
