@@ -8,7 +8,6 @@
 #include "base/memory.h"
 #include "worker/data/dataset_store.h"
 #include "base/random.h"
-#include "base/text.h"
 
 #include <math.h>
 
@@ -70,16 +69,7 @@ done:
 
 static status load(const options *o, struct dataset *d)
 {
-    status result = OK;
-    struct text identity = {0};
-    text_add(&identity, "gaussian 1 %s %s %s %s %s %s", options_value(o, "dataset.classes"),
-             options_value(o, "dataset.samples"), options_value(o, "dataset.size"),
-             options_value(o, "dataset.channels"), options_value(o, "dataset.separation"),
-             options_value(o, "dataset.seed"));
-    TRY(dataset_store_load(d, "gaussian", identity.at, fill, (void *)(uintptr_t)o));
-done:
-    text_free(&identity);
-    return result;
+    return dataset_store_load(d, "gaussian", NULL, fill, (void *)(uintptr_t)o);
 }
 
 const struct dataset_kind dataset_gaussian = {
