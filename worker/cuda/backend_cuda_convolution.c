@@ -3,7 +3,8 @@
  *
  *   implicit   gradlag's kernels (cuda_kernels_conv.h) read the images in place and round them as
  *              they read. A table of taps, computed here, gives the element that each weight
- *              multiplies.
+ *              multiplies. In tf32 and bf16, forward and the input gradient use the tensor cores if
+ *              batch % 4 == 0.
  *   spread     a kernel writes the images as one row per weight (im2col; in LANES a copy of rows),
  *              and cublasLt multiplies. This costs 8 bytes of traffic per weight and place, for
  *              2 × channels floating-point operations. It is used in float32 for many channels, and
@@ -147,18 +148,19 @@ static status queue_tiles(struct cuda *c, const struct conv_call *k, uint32_t co
                           uint32_t classes)
 {
     static const struct {
-        enum cuda_kernel kernel;
+        enum cuda_kernel kernel, tensor;
         uint32_t high, wide;
-    } tiles[] = {{CUDA_conv_8, 8, 256},
-                 {CUDA_conv_16, 16, 128},
-                 {CUDA_conv_32, 32, 128},
-                 {CUDA_conv_64, 64, 64},
-                 {CUDA_conv_any, 16, 64}};
+    } tiles[] = {{CUDA_conv_8, CUDA_conv_tensor_8, 8, 256},
+                 {CUDA_conv_16, CUDA_conv_tensor_16, 16, 128},
+                 {CUDA_conv_32, CUDA_conv_tensor_32, 32, 128},
+                 {CUDA_conv_64, CUDA_conv_tensor_64, 64, 64},
+                 {CUDA_conv_any, CUDA_conv_any, 16, 64}};
     int tile = k->rows <= 8 ? 0 : k->rows <= 16 ? 1 : k->rows <= 32 ? 2 : 3;
     tile = k->batch % 4 == 0 ? tile : 4;
     struct cuda_grid g = {(columns + tiles[tile].wide - 1) / tiles[tile].wide,
                           (k->rows + tiles[tile].high - 1) / tiles[tile].high, classes, 128};
-    return cuda_queue_launch(c, tiles[tile].kernel, g, k, sizeof *k);
+    return cuda_queue_launch(c, k->dropped > 0 ? tiles[tile].tensor : tiles[tile].kernel, g, k,
+                             sizeof *k);
 }
 
 static status implicit_forward(struct cuda *c, struct cuda_convolution *v,

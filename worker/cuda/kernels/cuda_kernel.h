@@ -20,10 +20,10 @@
  * function that kernels call CUDA_UNROLL                            before a loop to unroll on the
  * GPU
  *
- * No atomics and no warp intrinsics: results must not depend on the order of threads, and on the
- * host threads run one after another between barriers. Kernels that call SYNC are listed with
- * KERNEL_SYNC, the others with KERNEL, which the host runs as plain loops. nvcc may fuse multiply
- * and add
+ * No atomics, and no warp intrinsics except in cuda_kernels_tensor.h: results must not depend on
+ * the order of threads, and on the host threads run one after another between barriers. Kernels
+ * that call SYNC are listed with KERNEL_SYNC, the others with KERNEL, which the host runs as plain
+ * loops. nvcc may fuse multiply and add
  * (-fmad=true), so results on GPU and host differ by rounding.
  */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNEL_H

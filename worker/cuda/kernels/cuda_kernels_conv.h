@@ -12,6 +12,7 @@
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_CONV_H
 
 #include "worker/cuda/kernels/cuda_kernels_common.h"
+#include "worker/cuda/kernels/cuda_kernels_tensor.h"
 
 enum { CONV_THREADS = 128, CONV_TAPS = 8 /* taps in shared memory at a time */ };
 
@@ -103,10 +104,46 @@ CUDA_FUNCTION void conv_multiply(float sum[8][4], const float *w, const float *x
     }
 }
 
+/* The same on the tensor cores: a warp has a quarter of the columns and all rows of the tile. */
+CUDA_FUNCTION void conv_multiply_tensor(float sum[8][4], const float *w, const float *x,
+                                        const uint32_t w_pitch, const uint32_t x_pitch,
+                                        const uint32_t high, const uint32_t wide)
+{
+    CUDA_UNROLL
+    for (uint32_t m = 0; m < wide / 4; m += TENSOR_COLUMNS) {
+        CUDA_UNROLL
+        for (uint32_t n = 0; n < high; n += TENSOR_ROWS) {
+            tensor_multiply(sum[(m / TENSOR_COLUMNS * high + n) / TENSOR_ROWS],
+                            x + THREAD / 32 * (wide / 4) + m, x_pitch, w + n, w_pitch);
+        }
+    }
+}
+
+CUDA_FUNCTION void conv_store_tensor(const struct conv_call *c, const struct conv_class *k,
+                                     float sum[8][4], uint32_t columns, const uint32_t high,
+                                     const uint32_t wide)
+{
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < wide / 4 * high / 128 * 4; i++) {
+        const uint32_t f = i / 4, e = i % 4;
+        const uint32_t row =
+            BLOCK_Y * high + f % (high / TENSOR_ROWS) * TENSOR_ROWS + tensor_row(e);
+        const uint32_t column = BLOCK_X * wide + THREAD / 32 * (wide / 4) +
+                                f / (high / TENSOR_ROWS) * TENSOR_COLUMNS + tensor_column(e);
+        if (row < c->rows && column < columns) {
+            size_t at = conv_to(c, k, column) + (size_t)row * c->to_row;
+            c->to[at] = conv_finish(c, sum[f][e], c->bias != NULL ? c->bias[row] : 0, at);
+        }
+    }
+}
+
 /* The tile of a block has `high` rows × `wide` columns; the tile of a thread has `rows` × 4. */
 CUDA_FUNCTION void conv_tile(const struct conv_call *c, float *w, float *x, const uint32_t high,
-                             const uint32_t wide, const uint32_t rows)
+                             const uint32_t wide, const uint32_t rows, const bool tensor)
 {
+    /* pitches without bank conflicts */
+    const uint32_t w_pitch = !tensor ? high + 4 : high > 8 ? high + 8 : high;
+    const uint32_t x_pitch = tensor ? wide + 8 : wide;
     const struct conv_class k = c->classes[BLOCK_Z];
     const struct conv_tap *taps = c->taps + k.tap;
     const uint32_t columns = k.places_high * k.places_wide * c->batch;
@@ -124,14 +161,14 @@ CUDA_FUNCTION void conv_tile(const struct conv_call *c, float *w, float *x, cons
         if (at > 0) { /* values that the previous round loaded */
             CUDA_UNROLL
             for (uint32_t i = 0; i < loads; i++) {
-                four_to(x + (group + i * groups) * wide + near,
+                four_to(x + (group + i * groups) * x_pitch + near,
                         rounded_four(factor[i], c->dropped));
             }
             CUDA_UNROLL
             for (uint32_t i = 0; i < weight_loads; i++) {
                 uint32_t e = THREAD + i * CONV_THREADS;
                 if (e < CONV_TAPS * high)
-                    w[e % CONV_TAPS * (high + 4) + e / CONV_TAPS] = rounded(weight[i], c->dropped);
+                    w[e % CONV_TAPS * w_pitch + e / CONV_TAPS] = rounded(weight[i], c->dropped);
             }
             SYNC();
         }
@@ -150,11 +187,16 @@ CUDA_FUNCTION void conv_tile(const struct conv_call *c, float *w, float *x, cons
                                              : 0;
         }
         if (at > 0) {
-            conv_multiply(sum, w, x, group * rows, near, wide, high, rows);
+            if (tensor)
+                conv_multiply_tensor(sum, w, x, w_pitch, x_pitch, high, wide);
+            else
+                conv_multiply(sum, w, x, group * rows, near, wide, high, rows);
             SYNC();
         }
     }
-    if (!p.live)
+    if (tensor)
+        conv_store_tensor(c, &k, sum, columns, high, wide);
+    if (tensor || !p.live)
         return;
     size_t to = conv_to(c, &k, column);
     CUDA_UNROLL
@@ -173,17 +215,21 @@ CUDA_FUNCTION void conv_tile(const struct conv_call *c, float *w, float *x, cons
     }
 }
 
-#define CONV_KERNEL(name, high, wide, rows)                                                        \
+#define CONV_KERNEL(name, high, wide, rows, tensor)                                                \
     CUDA_KERNEL(name)                                                                              \
     {                                                                                              \
-        SHARED(cuda_four, w, CONV_TAPS *((high) + 4) / 4);                                         \
-        SHARED(cuda_four, x, CONV_TAPS *(wide) / 4);                                               \
-        conv_tile(&c, (float *)w, (float *)x, high, wide, rows);                                   \
+        SHARED(cuda_four, w, CONV_TAPS *((high) + 8) / 4);                                         \
+        SHARED(cuda_four, x, CONV_TAPS *((wide) + 8) / 4);                                         \
+        conv_tile(&c, (float *)w, (float *)x, high, wide, rows, tensor);                           \
     }
-CONV_KERNEL(conv_8, 8, 256, 4)
-CONV_KERNEL(conv_16, 16, 128, 4)
-CONV_KERNEL(conv_32, 32, 128, 8)
-CONV_KERNEL(conv_64, 64, 64, 8)
+CONV_KERNEL(conv_8, 8, 256, 4, false)
+CONV_KERNEL(conv_16, 16, 128, 4, false)
+CONV_KERNEL(conv_32, 32, 128, 8, false)
+CONV_KERNEL(conv_64, 64, 64, 8, false)
+CONV_KERNEL(conv_tensor_8, 8, 256, 4, true)
+CONV_KERNEL(conv_tensor_16, 16, 128, 4, true)
+CONV_KERNEL(conv_tensor_32, 32, 128, 8, true)
+CONV_KERNEL(conv_tensor_64, 64, 64, 8, true)
 
 /* Tile of a block: 16 rows × 64 columns; of a thread: 2 × 4. */
 CUDA_KERNEL(conv_any)
