@@ -1,6 +1,7 @@
 /*
  * bench_allreduce.c — `gradlag bench allreduce`: the mean gradient over ranks by one MPI_Allreduce
  * call, buckets, the sum in rank order, and every other communicator. Restarts itself under mpirun.
+ * Exchanges of communicator=mpi take turns with plain MPI_Allreduce calls on the same vector.
  *
  * algbw = bytes / time. busbw = algbw × 2·(P − 1)/P, the rate on each rank's link in a ring. Both
  * are defined as in nccl-tests (docs/benchmarks.md).
@@ -10,7 +11,7 @@
 #include "base/text.h"
 #include "experiments/bench/bench.h"
 #include "experiments/config/config.h"
-#include "sync/communicator/communicator.h"
+#include "sync/communicator/ranks.h"
 #include "sync/compression/compression.h"
 
 #include <stdio.h>
@@ -91,34 +92,69 @@ static void report(const struct bench *b, const communicator *c, const char *nam
     }
 }
 
+static void report_plain(const struct bench *b, const communicator *c, const char *name,
+                         size_t count, const struct bench_series *ms,
+                         const struct bench_series *plain_ms)
+{
+    char what[96];
+    const double megabytes = (double)count * sizeof(float) * 1e-6;
+    snprintf(what, sizeof what, "%s ranks=%u %.4g MB plain MPI_Allreduce", name, c->size,
+             megabytes);
+    bench_report(b, what, "ms", plain_ms);
+    snprintf(what, sizeof what, "%s ranks=%u %.4g MB of the plain call", name, c->size, megabytes);
+    bench_report_value(b, what, "×", bench_median(ms) / bench_median(plain_ms));
+}
+
+/* As in training, each rank has written its gradient just before. */
+static status write_gradient(communicator *c, float *data, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        data[i] = (float)c->rank;
+    return communicator_barrier(c);
+}
+
+/* One call of MPI alone: the sum, not the mean. */
+static status time_plain_call(communicator *c, float *data, size_t count, double *seconds)
+{
+    status result = OK;
+    TRY(write_gradient(c, data, count));
+    const double begun = clock_seconds();
+    TRY(ranks_check(
+        MPI_Allreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, c->ranks->world),
+        "the plain call"));
+    *seconds += clock_seconds() - begun;
+done:
+    return result;
+}
+
 static status measure(const struct bench *b, communicator *c, compression *z, const char *name,
                       size_t count)
 {
     status result = OK;
-    /* Each repeat lasts about 20 ms or more. */
-    unsigned rounds = count >= 4000000 ? 1 : (unsigned)(8000000 / (count + 20000)) + 1;
+    /* Each repeat of a large vector lasts about 20 ms or more. */
+    const unsigned rounds = count >= 4000000 ? 1 : (unsigned)(8000000 / (count + 20000)) + 1;
+    const bool has_peer = z == NULL && c->kind->sums_by_mpi;
     double *cpu_of = NULL;
     float *data = communicator_buffer(c);
-    struct bench_series ms = {0};
+    struct bench_series ms = {0}, plain_ms = {0};
     double own_cpu = 0, sent = communicator_sent_bytes(c);
 
     TRY(memory_new(&cpu_of, c->size, sizeof *cpu_of, "the measurement"));
     for (unsigned repeat = 0; repeat <= b->repeats; repeat++) {
-        double seconds = 0;
+        double seconds = 0, plain = 0;
         for (unsigned round = 0; round < rounds; round++) {
-            /* As in training, each rank has written its gradient just before. */
-            for (size_t i = 0; i < count; i++)
-                data[i] = (float)(c->rank + round);
-            TRY(communicator_barrier(c));
+            TRY(write_gradient(c, data, count));
             double cpu = processor_ms(), begun = clock_seconds();
             TRY(exchange(c, z, data, count));
-            if (repeat > 0) { /* the first one warms up */
-                seconds += clock_seconds() - begun;
-                own_cpu += processor_ms() - cpu;
-            }
+            seconds += clock_seconds() - begun;
+            own_cpu += repeat > 0 ? processor_ms() - cpu : 0;
+            if (has_peer)
+                TRY(time_plain_call(c, data, count, &plain));
         }
-        if (repeat > 0)
-            bench_add(&ms, seconds * 1e3 / rounds);
+        if (repeat == 0) /* it warms up */
+            continue;
+        bench_add(&ms, seconds * 1e3 / rounds);
+        bench_add(&plain_ms, plain * 1e3 / rounds);
     }
     double cpu = own_cpu / ((double)rounds * b->repeats), all_cpu = 0;
     TRY(communicator_gather_all(c, &cpu, sizeof cpu, cpu_of));
@@ -128,6 +164,8 @@ static status measure(const struct bench *b, communicator *c, compression *z, co
         double exchanges = (double)rounds * (b->repeats + 1);
         report(b, c, name, count, &ms, all_cpu,
                (communicator_sent_bytes(c) - sent) * 1e-6 / exchanges);
+        if (has_peer)
+            report_plain(b, c, name, count, &ms, &plain_ms);
     }
 done:
     memory_free(cpu_of);
