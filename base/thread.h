@@ -25,4 +25,14 @@ unsigned processor_count(void);
 /* "Intel(R) Xeon(R) …", or "unknown processor". */
 void processor_name(char *out, size_t bytes);
 
+/* Tells the processor that this loop waits. */
+static inline void processor_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 #endif

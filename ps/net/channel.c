@@ -560,7 +560,7 @@ static bool rings_soon(const struct bell *bell)
     for (unsigned i = 0; bell != NULL && i < BELL_LOOKS; i++) {
         if (bell_rings(bell))
             return true;
-        __builtin_ia32_pause();
+        processor_pause();
     }
     return false;
 }

@@ -93,16 +93,6 @@ status ranks_all(const communicator *c, bool here, bool *everywhere) MUST_CHECK;
 /* data[0..count) ← the mean over ranks, in place, by c's kind or by ranks_mean_ordered. */
 status ranks_mean(communicator *c, float *data, size_t count) MUST_CHECK;
 
-/* Tells the processor that this loop waits. */
-static inline void processor_pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Waits until all requests are complete. Sleeps between tests if spinning would take the processor
  * from other ranks or from computing. */
 status ranks_wait(communicator *c, MPI_Request *requests, int count, const char *what) MUST_CHECK;

@@ -318,8 +318,9 @@ static void a_worker_that_dies_before_it_joins_is_not_awaited(void **state)
     struct process_rig *r = *state;
     char command[1200];
     snprintf(command, sizeof command,
-             "mkdir server 2>/dev/null || mkdir worker 2>/dev/null || {\n"
-             "read -r _ _ _ parent _ < /proc/$PPID/stat; kill -9 $parent; exit 1; }\n%s",
+             "read -r _ _ _ parent _ < /proc/$PPID/stat\n"
+             "if grep -qz '^worker$' /proc/$parent/cmdline && ! mkdir worker 2>/dev/null; then\n"
+             "kill -9 $parent; exit 1; fi\n%s",
              script);
     process_write(r, "peer.sh", command);
     setenv("GRADIENT", "echo " ONE, 1);
