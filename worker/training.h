@@ -50,8 +50,10 @@ struct training_state {
  * its checkpoint. */
 struct training_hooks {
     void *context;
-    /* Evaluates parameters. This time does not count as training time. */
-    status (*evaluate)(void *context, const float *parameters, struct evaluation *out);
+    /* Evaluates parameters, on at most `threads` threads (0: the hook decides). If training pauses
+     * meanwhile, this time does not count as training time. */
+    status (*evaluate)(void *context, const float *parameters, unsigned threads,
+                       struct evaluation *out);
     /* Computes the gradient of a worker's batch at any parameters. This time does not count as
      * training time. Called from the evaluation thread. NULL: gradients cannot be probed. */
     status (*gradient)(void *context, unsigned worker, uint64_t batch, const float *parameters,

@@ -43,6 +43,8 @@ static status read_settings(struct server *s)
     s->push_samples = (unsigned)options_integer(o, "batch") * outer.steps;
     s->lost_ends_run = strcmp(options_text(o, "on_lost"), "stop") == 0;
     ps_metrics_open(&s->tally, o, server_follows(s) ? NULL : s->o->recorder);
+    const char *pause = options_text(o, "evaluation_pause");
+    s->evaluation_pause = pause[0] == 'a' ? PAUSE_AUTO : pause[0] == 'y' ? PAUSE_YES : PAUSE_NO;
     s->record_parts = options_text(o, "trace")[0] != '\0';
     if (server_follows(s))
         goto done; /* the leader writes checkpoints */
@@ -180,6 +182,7 @@ static void server_close(struct server *s)
     }
     if (s->wake_fd >= 0)
         close(s->wake_fd);
+    memory_free(s->copy);
     memory_free(s->peers);
     memory_free(s->queue);
 }

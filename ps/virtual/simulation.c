@@ -244,10 +244,11 @@ static status evaluate(simulation *s)
 {
     status result = OK;
     struct evaluation e;
-    TRY(s->o.hooks.evaluate(s->o.hooks.context, servers_latest(s), &e));
     struct training_state now = {.updates = server_core_version(servers_first(s)),
                                  .samples = server_core_samples_used(servers_first(s)),
                                  .seconds = s->now};
+    TRY(s->o.hooks.evaluate(s->o.hooks.context, servers_latest(s), 0, &e));
+    ps_metrics_begin_evaluation(&s->tally, &now);
     ps_metrics_evaluation(&s->tally, &now, NOT_MEASURED,
                           &e); /* an evaluation takes no virtual time */
 done:

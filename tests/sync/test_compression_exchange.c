@@ -236,7 +236,8 @@ struct trained {
     double accuracy; /* on rank 0 */
 };
 
-static status evaluate(void *context, const float *parameters, struct evaluation *out)
+static status evaluate(void *context, const float *parameters, unsigned threads UNUSED,
+                       struct evaluation *out)
 {
     return worker_evaluate(((struct trained *)context)->worker, parameters, out);
 }

@@ -194,7 +194,8 @@ static void the_training_clock_stops_during_the_servers_own_work(void **state UN
 static atomic_bool let_go;
 static atomic_uint began, ended;
 
-static status hang(void *context UNUSED, const float *parameters UNUSED, struct evaluation *out)
+static status hang(void *context UNUSED, const float *parameters UNUSED, unsigned threads UNUSED,
+                   struct evaluation *out)
 {
     *out = (struct evaluation){0};
     atomic_fetch_add(&began, 1);
@@ -212,7 +213,7 @@ static background *begin_to_hang(void)
     const unsigned before = atomic_load(&began);
     assert_int_equal(background_open(&e, &(struct training_hooks){.evaluate = hang}), OK);
     assert_false(background_is_busy(e));
-    background_evaluate(e, parameters);
+    background_evaluate(e, parameters, 1);
     while (atomic_load(&began) == before)
         clock_sleep_until_ns(clock_ns() + MS);
     assert_true(background_is_busy(e));
