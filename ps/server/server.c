@@ -73,6 +73,7 @@ static status open_core(struct server *s)
                              .initial = s->o->initial + s->begin,
                              .epoch_samples = s->o->epoch_samples,
                              .total_samples = s->o->length.total_samples,
+                             .total_seconds = s->o->length.seconds,
                              .evaluate_every = s->o->length.evaluate_every,
                              .follows = server_follows(s),
                              .helpers = s->helpers,
@@ -377,7 +378,7 @@ static void fill_outcome(struct server *s, struct training_outcome *out)
     out->samples_used = server_core_samples_used(s->core);
     out->samples_computed = server_core_samples_computed(s->core);
     out->staleness = s->tally.staleness;
-    out->train_seconds = s->train_seconds;
+    out->train_seconds = training_time_within(&s->o->length, s->train_seconds);
     if (parameters == NULL)
         return; /* another server's slice is lost */
     sha256_begin(&sum);

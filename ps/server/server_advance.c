@@ -89,7 +89,7 @@ static unsigned free_cores(const struct server *s)
 static bool may_go_beside(struct server *s, unsigned free)
 {
     if (s->evaluation_pause == PAUSE_YES || server_is_over(s) || s->probe.every > 0 ||
-        checkpoint_is_due(s) || server_core_samples_used(s->core) >= s->o->length.total_samples)
+        checkpoint_is_due(s) || server_core_complete(s->core))
         return false;
     if (s->evaluation_pause == PAUSE_AUTO && (free < s->threads || !s->o->evaluates_on_cores))
         return false;
@@ -120,9 +120,10 @@ static void evaluate(struct server *s)
     s->evaluation_threads = s->beside ? free / threads : processor_count() / threads;
     s->evaluation_threads += s->evaluation_threads == 0;
     server_enter(s, STATE_EVALUATING); /* T3 */
-    s->evaluated = (struct training_state){.updates = server_core_version(s->core),
-                                           .samples = server_core_samples_used(s->core),
-                                           .seconds = training_seconds(s)};
+    s->evaluated = (struct training_state){
+        .updates = server_core_version(s->core),
+        .samples = server_core_samples_used(s->core),
+        .seconds = training_time_within(&s->o->length, training_seconds(s))};
     ps_metrics_begin_evaluation(&s->tally, &s->evaluated);
     if (s->beside)
         parameters = memcpy(s->copy, parameters, s->o->count * sizeof *s->copy);
@@ -271,7 +272,7 @@ static bool evaluating(struct server *s)
         begin_evaluation(s);
         return true;
     }
-    if (s->result == STOPPED && server_core_samples_used(s->core) >= s->o->length.total_samples) {
+    if (s->result == STOPPED && s->core_waits && server_core_complete(s->core)) {
         training_perform(s, server_core_evaluated(s->core), clock_ns());
         s->core_waits = false;
         s->result = s->ended ? OK : s->result;

@@ -189,12 +189,15 @@ void training_progress(struct server *s)
 {
     if (s->o->hooks.progress == NULL || s->state != STATE_TRAINING)
         return;
-    const struct training_progress p = {.updates = server_core_version(s->core),
-                                        .samples_used = server_core_samples_used(s->core),
-                                        .total_samples = s->o->length.total_samples,
-                                        .seconds = training_seconds(s),
-                                        .loss = s->tally.smooth_loss,
-                                        .test_accuracy = s->tally.test_accuracy,
-                                        .mean_staleness = ps_metrics_mean_staleness(&s->tally)};
+    const uint64_t samples = server_core_samples_used(s->core);
+    const double seconds = training_seconds(s);
+    const struct training_progress p = {
+        .updates = server_core_version(s->core),
+        .samples_used = samples,
+        .total_samples = training_expected_samples(&s->o->length, samples, seconds),
+        .seconds = seconds,
+        .loss = s->tally.smooth_loss,
+        .test_accuracy = s->tally.test_accuracy,
+        .mean_staleness = ps_metrics_mean_staleness(&s->tally)};
     s->o->hooks.progress(s->o->hooks.context, &p);
 }
