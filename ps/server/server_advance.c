@@ -84,6 +84,15 @@ static unsigned free_cores(const struct server *s)
     return cores > used ? cores - used : 0;
 }
 
+/* An evaluation on the free cores alone would keep the next one waiting for longer than a pause now
+ * on all cores lasts. The first evaluation pauses, and measures. */
+static bool pause_is_shorter(const struct server *s, unsigned free)
+{
+    const double work = s->evaluation_work, all = processor_count();
+    const double until_next = training_seconds(s) - s->evaluated.seconds;
+    return work == 0 || work / free - until_next > work / all;
+}
+
 /* Training need not wait for the evaluation that is due. A checkpoint and a probe use the same
  * worker (training_hooks); after the last update nothing is left to do. */
 static bool may_go_beside(struct server *s, unsigned free)
@@ -91,7 +100,8 @@ static bool may_go_beside(struct server *s, unsigned free)
     if (s->evaluation_pause == PAUSE_YES || server_is_over(s) || s->probe.every > 0 ||
         checkpoint_is_due(s) || server_core_complete(s->core))
         return false;
-    if (s->evaluation_pause == PAUSE_AUTO && (free < s->threads || !s->o->evaluates_on_cores))
+    if (s->evaluation_pause == PAUSE_AUTO &&
+        (free < s->threads || !s->o->evaluates_on_cores || pause_is_shorter(s, free)))
         return false;
     if (s->copy == NULL && memory_new(&s->copy, s->o->count, sizeof *s->copy, "a copy") != OK)
         return false; /* too little memory: training pauses */

@@ -226,6 +226,7 @@ struct server {
     bool beside, beside_noted;       /* an evaluation goes on beside training */
     float *copy;                     /* [o->count]: what it reads; NULL: none so far */
     unsigned evaluation_threads;     /* of the last evaluation */
+    double evaluation_work;          /* seconds × cores of it; 0: none so far */
     struct training_state evaluated; /* the state that it evaluates, without vectors */
     struct training_state saving;
     bool winding_up, last_saved; /* T7 began; its checkpoint was begun */

@@ -182,6 +182,7 @@ void training_end(struct server *s)
 void training_evaluated(struct server *s, const struct evaluation *e)
 {
     const double took_seconds = (double)(clock_ns() - s->evaluation_began_ns) * 1e-9;
+    s->evaluation_work = took_seconds * s->evaluation_threads * s->threads;
     ps_metrics_evaluation(&s->tally, &s->evaluated, took_seconds, e);
 }
 
