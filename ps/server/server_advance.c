@@ -93,9 +93,9 @@ static bool pause_is_shorter(const struct server *s, unsigned free)
     return work == 0 || work / free - until_next > work / all;
 }
 
-/* Training need not wait for the evaluation that is due. A checkpoint and a probe use the same
- * worker (training_hooks); after the last update nothing is left to do. */
-static bool may_go_beside(struct server *s, unsigned free)
+/* A checkpoint and a probe use the same worker (training_hooks); after the last update nothing is
+ * left to do. */
+bool server_may_evaluate_beside(struct server *s, unsigned free)
 {
     if (s->evaluation_pause == PAUSE_YES || server_is_over(s) || s->probe.every > 0 ||
         checkpoint_is_due(s) || server_core_complete(s->core))
@@ -126,7 +126,7 @@ static void evaluate(struct server *s)
     const float *parameters =
         server_leads(s) ? s->followers.parameters : payload_slots(s->payload)[s->evaluated_slot];
     const unsigned free = free_cores(s), threads = s->threads;
-    s->beside = may_go_beside(s, free);
+    s->beside = server_may_evaluate_beside(s, free);
     s->evaluation_threads = s->beside ? free / threads : processor_count() / threads;
     s->evaluation_threads += s->evaluation_threads == 0;
     server_enter(s, STATE_EVALUATING); /* T3 */

@@ -401,6 +401,9 @@ void training_progress(struct server *s);
 /* ---- server_advance.c ----------------------------------------------------------------------- */
 /* One step of the state. False: it waits for a message, a thread or the clock. */
 bool server_advance(struct server *s);
+/* Whether training goes on during the evaluation that is due, for which `free` cores are idle.
+ * Allocates the copy of the parameters. */
+bool server_may_evaluate_beside(struct server *s, unsigned free);
 /* The limit of the state (see "Liveness"). */
 void server_check_state(struct server *s, uint64_t now);
 
