@@ -42,8 +42,10 @@ static status lay_out(struct report_claim_set *j, const char *name, const char *
     struct settings more = {0};
     settings_add(&more, "results", results, COMMAND_LINE);
     for (int quick = 0; quick <= 1; quick++) {
-        TRY(reproduction_open(&j->part[quick], name));
-        TRY(reproduction_look_up(&j->part[quick], quick, false, &more));
+        struct reproduction *part = &j->part[quick];
+        TRY(reproduction_open(part, name));
+        part->plan.reads_only = part->tuning.trials.plan.reads_only = true;
+        TRY(reproduction_look_up(part, quick, false, &more));
     }
     j->quick = share_ended(&j->part[1]) > share_ended(&j->part[0]);
     const struct reproduction *r = &j->part[j->quick];

@@ -63,8 +63,10 @@ static status add_run(struct reproduction *r, const struct arm *arm, int64_t col
         result = error_add_context(result, "arm %s with %s", arm->name, text);
         goto done;
     }
+    TRY(plan_choose_precision(&r->plan, o));
     plan_add(&r->plan, &o);
 done:
+    options_close(&o);
     settings_free(&all);
     return result;
 }

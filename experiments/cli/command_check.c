@@ -16,6 +16,8 @@
 #include "experiments/print_columns.h"
 #include "experiments/run/provenance.h"
 #include "experiments/run/role.h"
+#include "experiments/config/precision_trial.h"
+#include "experiments/sweep/precision_choice.h"
 #include "results/store/recorder.h"
 #include "sync/communicator/communicator.h"
 #include "worker/data/dataset.h"
@@ -50,6 +52,7 @@ const char command_check_help[] =
     "           Under mpirun on several hosts: only latency and bandwidth of each pair of hosts\n"
     "  --listen wait for one `gradlag check endpoint=…` on another host and answer it\n"
     "  --json   print one JSON object per line\n\n"
+    "precision=auto prints which number format `gradlag run` would choose with these settings.\n\n"
     "  gradlag check --quick device=cuda\n";
 
 /* ---- rows ---------------------------------------------------------------------------------------
@@ -338,10 +341,20 @@ static void check_links(struct check *c)
                                      "sizes=400000", "cases=small,shm", NULL});
 }
 
+/* What `gradlag run` would choose. */
+static status check_precision(const struct check *c, options *o)
+{
+    status result = OK;
+    TRY(precision_choose(o, PRECISION_MEASURE));
+    check_text(c, "precision", options_text(o, "model"), options_text(o, "precision_trial"));
+done:
+    return result;
+}
+
 /* ---- the command --------------------------------------------------------------------------------
  */
 
-static status check_all(struct check *c, const options *o)
+static status check_all(struct check *c, options *o)
 {
     status result = OK;
     check_versions(c);
@@ -360,13 +373,15 @@ static status check_all(struct check *c, const options *o)
     else
         check_dataset(c, o);
     check_results(c, o);
+    if (precision_is_auto(o))
+        TRY(check_precision(c, o));
     if (c->links)
         check_links(c);
 done:
     return result;
 }
 
-static status check_requested(struct check *c, const options *o, bool listen)
+static status check_requested(struct check *c, options *o, bool listen)
 {
     if (listen)
         return check_listen(o);

@@ -5,6 +5,7 @@
 #include "experiments/command.h"
 #include "experiments/config/config.h"
 #include "experiments/run/run_summary_text.h"
+#include "experiments/sweep/precision_choice.h"
 #include "results/query/query.h"
 
 #include <math.h>
@@ -26,6 +27,11 @@ static void add_varied(const struct plan *p, const options *o, struct text *out)
         config_member_json(o, p->varied[i], out);
     }
     text_add(out, "}");
+}
+
+status plan_choose_precision(const struct plan *p, options *settings)
+{
+    return precision_choose(settings, p->reads_only ? PRECISION_LOOK_UP : PRECISION_MEASURE);
 }
 
 static struct planned_run *append(struct plan *p, options **settings)

@@ -44,7 +44,8 @@ struct plan { /* zero-initialise */
     size_t varied_count;
     struct planned_run *runs;
     size_t count;
-    bool again; /* execute ended runs again */
+    bool again;      /* execute ended runs again */
+    bool reads_only; /* nothing will be executed: make no trials for precision=auto */
 };
 
 /* --part K/N: this process executes part K of N. The parts of one command are disjoint, and
@@ -59,6 +60,8 @@ struct plan_options {
     struct plan_part part;
 };
 
+/* Resolves precision=auto (precision_choice.h). Call it before the settings are added. */
+status plan_choose_precision(const struct plan *p, options *settings) MUST_CHECK;
 /* Takes ownership of the settings. If the plan already has this run (same configuration,
  * experiment, arm and varied keys), frees them and returns false. */
 bool plan_add(struct plan *p, options **settings);
