@@ -16,7 +16,6 @@
 #include "experiments/print_columns.h"
 #include "experiments/run/provenance.h"
 #include "experiments/run/role.h"
-#include "experiments/config/precision_trial.h"
 #include "experiments/sweep/precision_choice.h"
 #include "results/store/recorder.h"
 #include "sync/communicator/communicator.h"
@@ -341,20 +340,10 @@ static void check_links(struct check *c)
                                      "sizes=400000", "cases=small,shm", NULL});
 }
 
-/* What `gradlag run` would choose. */
-static status check_precision(const struct check *c, options *o)
-{
-    status result = OK;
-    TRY(precision_choose(o, PRECISION_MEASURE));
-    check_text(c, "precision", options_text(o, "model"), options_text(o, "precision_trial"));
-done:
-    return result;
-}
-
 /* ---- the command --------------------------------------------------------------------------------
  */
 
-static status check_all(struct check *c, options *o)
+static status check_all(struct check *c, const options *o)
 {
     status result = OK;
     check_versions(c);
@@ -373,15 +362,16 @@ static status check_all(struct check *c, options *o)
     else
         check_dataset(c, o);
     check_results(c, o);
-    if (precision_is_auto(o))
-        TRY(check_precision(c, o));
+    const char *chosen = config_text_or_null(o, "precision_trial");
+    if (chosen != NULL)
+        check_text(c, "precision", options_text(o, "model"), chosen);
     if (c->links)
         check_links(c);
 done:
     return result;
 }
 
-static status check_requested(struct check *c, options *o, bool listen)
+static status check_requested(struct check *c, const options *o, bool listen)
 {
     if (listen)
         return check_listen(o);
@@ -403,6 +393,7 @@ status command_check(int argc, char **argv)
     TRY(command_no_flags_left(argc, argv, "check", "--quick, --links, --listen and --json"));
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(config_compose(&o, &read));
+    TRY(precision_choose(o, PRECISION_MEASURE)); /* before this process opens a GPU */
     TRY(check_requested(&c, o, listen));
     if (c.verdict != OK)
         FAIL(c.verdict, "check: %s", c.why);

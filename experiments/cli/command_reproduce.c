@@ -196,6 +196,7 @@ static status reproduce(const char *name, struct reproduce *r)
     struct reproduction w = {0};
     TRY(reproduction_open(&w, name));
     w.part = r->how.part;
+    w.plan.reads_only = w.tuning.trials.plan.reads_only = r->no_run;
     TRY(lay_out(&w, r));
     if (r->dry) {
         plan_print(&w.tuning.trials.plan, r->info);

@@ -100,7 +100,6 @@ static struct known_answer *keep(const char *results, const char *computation, c
                                .computation = text_copy(computation),
                                .reason = reason,
                                .confirmed = recorded};
-    log_info("precision=auto: %s%s", reason, recorded ? ", as recorded in the results file" : "");
     return a;
 }
 
@@ -169,6 +168,9 @@ static status choose_of_computation(options *o, enum precision_effort effort)
         if (!recorded)
             TRY(measure(o, &reason));
         a = keep(results, computation.at, reason, recorded);
+        if (effort == PRECISION_MEASURE)
+            log_info("precision=auto: %s%s", reason,
+                     recorded ? ", as recorded in the results file" : "");
     }
     TRY(set(o, a->reason));
 done:

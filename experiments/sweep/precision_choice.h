@@ -17,7 +17,7 @@ enum precision_effort {
 };
 
 /* If precision=auto, sets `precision`, and `precision_trial` to the reason, which becomes the run's
- * event. With key `resume` the checkpoint decides. Logs each answer once. Errors:
+ * event. With key `resume` the checkpoint decides. Logs each new answer once. Errors:
  * precision_trial_run(), and ERROR_RESULTS. */
 status precision_choose(options *o, enum precision_effort effort) MUST_CHECK;
 /* For a process that holds the write lock of the results file and will add this run: ERROR_RESULTS

@@ -92,6 +92,27 @@ static void a_sweep_has_one_answer_for_each_computation(void **state)
     process_expect_error(r, AUTO);
 }
 
+static void an_experiment_has_one_answer_for_its_trials_and_runs(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "e.yaml",
+                  "name: e\nquestion: Does it run?\nworkers: [1, 2]\nseeds: [1]\n"
+                  "settings: {dataset: gaussian, dataset.size: 8, model: softmax, samples: 300, "
+                  "batch: 10, evaluate_every: 0, engine: virtual, pace: gamma, precision: auto}\n"
+                  "arms:\n  one: {label: one}\n"
+                  "  tuned: {label: tuned, tune: {lr: [0.01, 0.02]}}\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "e.yaml", "--no-run"), OK); /* makes no trial */
+    assert_null(strstr(process_errors(r), AUTO));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(RIG_RUN(r, "reproduce", "e.yaml"), OK);
+        process_expect_answer(r,
+                              "SELECT count(*) || ' ' || count(DISTINCT " EVENT ") || ' ' || "
+                              "count(" EVENT ") FROM run",
+                              "8 1 8");
+    }
+    assert_int_equal(RIG_RUN(r, "report", "e.yaml"), OK);
+}
+
 /* A queued run keeps the answer of the sweep that queued it. */
 static void a_queued_run_has_the_answer_of_its_sweep(void **state)
 {
@@ -172,6 +193,7 @@ int main(void)
         PROCESS_TEST(the_row_has_the_chosen_format_and_the_run_replays),
         PROCESS_TEST(processes_started_by_hand_refuse),
         PROCESS_TEST(a_sweep_has_one_answer_for_each_computation),
+        PROCESS_TEST(an_experiment_has_one_answer_for_its_trials_and_runs),
         PROCESS_TEST(a_queued_run_has_the_answer_of_its_sweep),
         PROCESS_TEST(a_resumed_run_has_the_format_of_its_checkpoint),
         PROCESS_TEST(an_interrupted_run_resumes_with_its_answer),
