@@ -136,7 +136,8 @@ static status measure(const struct bench *b, const char *name, bool gap, enum in
         v->in = out;
     }
     (void)snprintf(what, sizeof what, "%s%s%s", name, gap ? "+gap" : "", into_names[into]);
-    report(b, what, v, 3 + 2.0 * (optimizer_state_count(p) > 0) + gap, &seconds);
+    const double states = (double)(optimizer_state_count(p) / v->count);
+    report(b, what, v, 3 + 2 * states + gap, &seconds);
 done:
     optimizer_close(&p);
     return result;
@@ -213,6 +214,10 @@ static status measure_count(const struct bench *b, size_t count)
     TRY(measure(b, "momentum", true, INTO_READ_AT, &v));
     TRY(measure(b, "momentum", false, INTO_OWN, &v));
     TRY(measure(b, "nesterov", true, INTO_READ_AT, &v));
+    TRY(measure(b, "lion", false, INTO_OTHER, &v));
+    TRY(measure(b, "lion", true, INTO_READ_AT, &v));
+    TRY(measure(b, "adamw", false, INTO_OTHER, &v));
+    TRY(measure(b, "adamw", true, INTO_READ_AT, &v));
 done:
     close_vectors(&v);
     return result;

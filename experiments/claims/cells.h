@@ -8,6 +8,18 @@
 #include "experiments/claims/expression.h"
 #include "experiments/sweep/plan.h"
 
+/* A planned run belongs to a cell. Columns whose settings have the same effect on an arm share its
+ * runs. */
+struct run_use {
+    size_t run; /* index in the plan */
+    const struct arm *arm;
+    int64_t column;
+};
+struct run_uses {
+    struct run_use *at;
+    size_t count;
+};
+
 struct cell {
     const struct arm *arm;
     int64_t column;
@@ -36,16 +48,22 @@ struct cells {
     size_t count;
     const struct experiment *experiment;
     const struct plan *plan;
+    const struct run_uses *uses;
     enum metric metric; /* the experiment's; METRIC_LOSS if its runs have no accuracy */
     double *scores;     /* [plan->count]; NaN: the run has not finished */
     int64_t *columns;   /* [column_count], ascending */
     size_t column_count;
 };
 
-/* Makes a cell for each arm and column of the plan, and fills it from the results file. The
- * experiment and the plan must outlive the cells. */
-status cells_open(struct cells *out, const struct experiment *e, const struct plan *p) MUST_CHECK;
+/* Makes a cell for each arm and column of the plan, and fills it from the results file. All
+ * arguments must outlive the cells. */
+status cells_open(struct cells *out, const struct experiment *e, const struct plan *p,
+                  const struct run_uses *uses) MUST_CHECK;
 void cells_close(struct cells *c);
+static inline bool cell_has(const struct cell *cell, const struct run_use *use)
+{
+    return use->arm == cell->arm && use->column == cell->column;
+}
 /* The cell, or NULL. */
 const struct cell *cells_find(const struct cells *c, const char *arm, int64_t column);
 /* Compares `a` with `b`. */

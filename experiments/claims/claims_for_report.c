@@ -42,8 +42,10 @@ static status lay_out(struct report_claim_set *j, const char *name, const char *
     struct settings more = {0};
     settings_add(&more, "results", results, COMMAND_LINE);
     for (int quick = 0; quick <= 1; quick++) {
-        TRY(reproduction_open(&j->part[quick], name));
-        TRY(reproduction_look_up(&j->part[quick], quick, false, &more));
+        struct reproduction *part = &j->part[quick];
+        TRY(reproduction_open(part, name));
+        part->plan.reads_only = part->tuning.trials.plan.reads_only = true;
+        TRY(reproduction_look_up(part, quick, false, &more));
     }
     j->quick = share_ended(&j->part[1]) > share_ended(&j->part[0]);
     const struct reproduction *r = &j->part[j->quick];
@@ -101,12 +103,18 @@ static void describe_claim(const struct judged_claim *j, struct text *why, struc
     out->why = why->at;
 }
 
+/* The report shows expected values by worker count alone. */
+static size_t expected_count(const struct experiment *e, const struct arm *arm)
+{
+    return e->axis != NULL ? arm->expected_count : 0;
+}
+
 static status describe_arms(struct report_claim_set *j, const struct experiment *e)
 {
     status result = OK;
     size_t count = 0;
     for (size_t i = 0; i < e->arm_count; i++)
-        count += e->arms[i].expected_count;
+        count += expected_count(e, &e->arms[i]);
     TRY(memory_new(&j->arms, e->arm_count, sizeof *j->arms, "arms"));
     TRY(memory_new(&j->expected, count, sizeof *j->expected, "arms"));
     count = 0;
@@ -115,8 +123,8 @@ static status describe_arms(struct report_claim_set *j, const struct experiment 
         j->arms[i] = (struct report_arm){.name = arm->name,
                                          .label = arm->label,
                                          .expected = &j->expected[count],
-                                         .expected_count = arm->expected_count};
-        for (size_t k = 0; k < arm->expected_count; k++) {
+                                         .expected_count = expected_count(e, arm)};
+        for (size_t k = 0; k < expected_count(e, arm); k++) {
             j->expected[count++] = (struct report_expected){.workers = arm->expected[k].column,
                                                             .value = arm->expected[k].value};
         }
@@ -134,7 +142,7 @@ static status describe(struct report_claim_set *j, struct report_experiment *out
     TRY(memory_new(&judged, e->claim_count, sizeof *judged, "claims"));
     TRY(memory_new(&j->claims, e->claim_count, sizeof *j->claims, "claims"));
     TRY(memory_new(&j->whys, e->claim_count, sizeof *j->whys, "claims"));
-    TRY(cells_open(&r->cells, e, &r->plan));
+    TRY(cells_open(&r->cells, e, &r->plan, &r->uses));
     TRY(reproduction_judge(r, j->quick, judged));
     for (size_t i = 0; i < e->claim_count; i++)
         describe_claim(&judged[i], &j->whys[i], &j->claims[i]);

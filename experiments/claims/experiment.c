@@ -88,9 +88,24 @@ done:
 
 static void at_free(struct at_column *at, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         settings_free(&at[i].settings);
+        memory_free(at[i].columns.at);
+    }
     memory_free(at);
+}
+
+static void axes_free(struct axis *axes, size_t count)
+{
+    for (struct axis *a = axes; a < axes + count; a++) {
+        for (size_t i = 0; i < a->count; i++) {
+            memory_free(a->levels[i].name);
+            settings_free(&a->levels[i].settings);
+        }
+        memory_free(a->levels);
+        memory_free(a->name);
+    }
+    memory_free(axes);
 }
 
 static void texts_free(char **const *texts, size_t count)
@@ -139,6 +154,7 @@ void experiment_close(struct experiment *e)
         texts_free(texts, COUNT_OF(texts));
     }
     at_free(e->at, e->at_count);
+    axes_free(e->axes, e->axis_count);
     memory_free(e->arms);
     memory_free(e->claims);
     struct int_list *const lists[] = {&e->columns, &e->seeds, &e->quick_columns, &e->quick_seeds};
@@ -177,12 +193,98 @@ const struct tune_space *experiment_tune_space(const struct arm *arm, bool quick
     return g->space.count > 0 ? g : NULL;
 }
 
+size_t experiment_level(const struct experiment *e, int64_t column, size_t axis)
+{
+    size_t rest = (size_t)column;
+    for (size_t i = e->axis_count; --i > axis;)
+        rest /= e->axes[i].count;
+    return rest % e->axes[axis].count;
+}
+
+size_t experiment_level_count(const struct experiment *e)
+{
+    return e->axis_count > 0 ? e->axis_count : 1;
+}
+
+static size_t find_level(const struct axis *a, const char *name)
+{
+    size_t i = 0;
+    while (i < a->count && strcmp(a->levels[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+size_t experiment_axis_of_level(const struct experiment *e, const char *level)
+{
+    int64_t number;
+    size_t axis = 0;
+    if (e->axis != NULL)
+        return text_to_integer(level, &number) ? 0 : 1;
+    while (axis < e->axis_count && find_level(&e->axes[axis], level) == e->axes[axis].count)
+        axis++;
+    return axis;
+}
+
+static status no_level(const struct experiment *e, const char *name)
+{
+    struct suggestion known = {.wanted = name};
+    for (const struct axis *a = e->axes; a < e->axes + e->axis_count; a++)
+        for (size_t i = 0; i < a->count; i++)
+            suggestion_add(&known, a->levels[i].name);
+    return suggestion_fail(&known, NULL, "no axis has a level");
+}
+
+status experiment_find_column(const struct experiment *e, const char (*levels)[64], int64_t *out)
+{
+    status result = OK;
+    bool has[EXPERIMENT_AXES] = {false};
+    size_t at[EXPERIMENT_AXES] = {0};
+    *out = 0;
+    if (e->axis != NULL) {
+        if (!text_to_integer(levels[0], out))
+            FAIL(ERROR_USAGE, "'%s' is not a column; give a number: %s", levels[0], e->axis);
+        goto done;
+    }
+    for (size_t i = 0; i < e->axis_count; i++) {
+        const size_t axis = experiment_axis_of_level(e, levels[i]);
+        if (axis == e->axis_count)
+            TRY(no_level(e, levels[i]));
+        if (has[axis]) {
+            FAIL(ERROR_USAGE, "'%s' is a second level of axis '%s'; give one level of each axis",
+                 levels[i], e->axes[axis].name);
+        }
+        has[axis] = true;
+        at[axis] = find_level(&e->axes[axis], levels[i]);
+    }
+    for (size_t i = 0; i < e->axis_count; i++)
+        *out = *out * (int64_t)e->axes[i].count + (int64_t)at[i];
+done:
+    return result;
+}
+
+/* "16 workers", "delay=16", or the name of a named level. */
+static void level_text(const char *key, const char *level, bool named, char out[64])
+{
+    if (named)
+        snprintf(out, 64, "%s", level);
+    else if (strcmp(key, "workers") == 0)
+        snprintf(out, 64, "%s worker%s", level, strcmp(level, "1") == 0 ? "" : "s");
+    else
+        snprintf(out, 64, "%s=%s", key, level);
+}
+
 void experiment_column_text(const struct experiment *e, int64_t column, char out[64])
 {
-    if (strcmp(e->axis, "workers") == 0)
-        snprintf(out, 64, "%lld worker%s", (long long)column, column == 1 ? "" : "s");
-    else
-        snprintf(out, 64, "%s=%lld", e->axis, (long long)column);
+    char number[32], each[64];
+    size_t length = 0;
+    snprintf(number, sizeof number, "%lld", (long long)column);
+    if (e->axis != NULL)
+        level_text(e->axis, number, false, out);
+    for (size_t i = 0; i < e->axis_count && length < 64; i++) {
+        const struct axis *a = &e->axes[i];
+        level_text(a->name, a->levels[experiment_level(e, column, i)].name, a->named, each);
+        length += (size_t)snprintf(out + length, 64 - length, "%s%s", i > 0 ? ", " : "", each);
+    }
 }
 
 const struct int_list *experiment_columns(const struct experiment *e, bool quick)
@@ -239,8 +341,31 @@ static void mark_shared(struct settings *s, size_t first)
 static void add_at(const struct at_column *at, size_t count, int64_t column, struct settings *out)
 {
     for (size_t i = 0; i < count; i++)
-        if (at[i].column == column)
+        if (contains(&at[i].columns, column))
             settings_add_all(out, &at[i].settings);
+}
+
+/* The settings of named levels. */
+static void add_levels(const struct experiment *e, int64_t column, struct settings *out)
+{
+    for (size_t i = 0; i < e->axis_count; i++)
+        settings_add_all(out, &e->axes[i].levels[experiment_level(e, column, i)].settings);
+}
+
+/* The values of keys. */
+static void add_values(const struct experiment *e, int64_t column, struct settings *out)
+{
+    char number[32];
+    snprintf(number, sizeof number, "%lld", (long long)column);
+    if (e->axis != NULL)
+        settings_add(out, e->axis, number, e->file);
+    const size_t own = out->count;
+    for (size_t i = 0; i < e->axis_count; i++) {
+        const struct axis *a = &e->axes[i];
+        if (!a->named)
+            settings_add(out, a->name, a->levels[experiment_level(e, column, i)].name, e->file);
+    }
+    mark_shared(out, own);
 }
 
 void experiment_settings(const struct experiment *e, const struct arm *arm, int64_t column,
@@ -249,6 +374,7 @@ void experiment_settings(const struct experiment *e, const struct arm *arm, int6
 {
     char number[32];
     settings_add_all(out, &e->settings);
+    add_levels(e, column, out);
     add_at(e->at, e->at_count, column, out);
     mark_shared(out, 0);
     settings_add_all(out, &arm->settings);
@@ -259,8 +385,7 @@ void experiment_settings(const struct experiment *e, const struct arm *arm, int6
         mark_shared(out, own);
     }
     settings_add_all(out, more);
-    snprintf(number, sizeof number, "%lld", (long long)column);
-    settings_add(out, e->axis, number, e->file);
+    add_values(e, column, out);
     snprintf(number, sizeof number, "%lld", (long long)seed);
     settings_add(out, "seed", number, e->file);
     settings_add(out, "experiment", e->name, e->file);
@@ -295,6 +420,10 @@ static bool tunes(const struct space *s, const char *key, const char *value)
 bool experiment_uses(const struct experiment *e, const char *key, const char *value)
 {
     bool any = sets(&e->settings, key, value) || sets_at(e->at, e->at_count, key, value);
+    for (const struct axis *a = e->axes; a < e->axes + e->axis_count; a++)
+        for (const struct axis_level *l = a->levels; l < a->levels + a->count; l++)
+            any = any || sets(&l->settings, key, value) ||
+                  (!a->named && strcmp(a->name, key) == 0 && strcmp(l->name, value) == 0);
     for (const struct arm *a = e->arms; a < e->arms + e->arm_count && !any; a++)
         any = sets(&a->settings, key, value) || sets_at(a->at, a->at_count, key, value) ||
               tunes(&a->tune.space, key, value);

@@ -1,6 +1,10 @@
 /*
  * experiment.h — an experiment file: a question, arms over columns (worker counts) and seeds, and
  * claims with bands. docs/experiment-files.md describes the format.
+ *
+ * A column is one level of each axis. Most files have one axis of whole numbers, workers or another
+ * key; then a column is that number. With key `axes` there are several axes, and a column is the
+ * number of a combination; the last axis varies fastest.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_EXPERIMENT_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_EXPERIMENT_H
@@ -10,11 +14,24 @@
 
 #include <stdio.h>
 
+enum { NO_COLUMN = -1, EXPERIMENT_AXES = 6 /* at most */ };
 enum { EXPERIMENT_SEEDS = 3 }; /* seeds of each cell if the file has no key `seeds` */
 
-/* Settings for one column. */
+/* A level of an axis: a value of a key, or a name for some settings. */
+struct axis_level {
+    char *name;
+    struct settings settings; /* of a named level */
+};
+struct axis {
+    char *name; /* of the key, or of the axis */
+    bool named; /* its levels are names */
+    struct axis_level *levels;
+    size_t count;
+};
+
+/* Settings for some columns. */
 struct at_column {
-    int64_t column;
+    struct int_list columns;
     struct settings settings;
 };
 
@@ -76,7 +93,7 @@ struct verdict_arms {
     size_t damped_count;
     char **compared; /* [compared_count] */
     size_t compared_count;
-    int64_t column; /* the column of these roles; 0: none */
+    int64_t column; /* the column of these roles; NO_COLUMN: none */
 };
 
 struct experiment {
@@ -85,9 +102,11 @@ struct experiment {
     struct settings settings, quick_settings;
     struct at_column *at;
     size_t at_count;
-    /* The key that the columns of the tables vary: "workers", or what key `columns` of the file
-     * names. Cells, claims and `at` name a column by its value. */
+    /* The one axis of whole numbers: "workers", or the key that `columns` of the file names. NULL:
+     * the file has `axes`. */
     char *axis;
+    struct axis *axes;
+    size_t axis_count;
     enum metric metric;
     struct int_list columns, seeds, quick_columns, quick_seeds;
     struct arm *arms;
@@ -106,8 +125,18 @@ const struct arm *experiment_arm(const struct experiment *e, const char *name);
 void experiment_settings(const struct experiment *e, const struct arm *arm, int64_t column,
                          int64_t seed, bool quick, const struct settings *more,
                          struct settings *out);
-/* "16 workers", or "delay=16" if the columns vary key delay. */
+/* "16 workers"; "delay=16"; with several axes "slow, 10g, 16 workers". */
 void experiment_column_text(const struct experiment *e, int64_t column, char out[64]);
+/* The index of the column's level on an axis. Contract: the file has `axes`. */
+size_t experiment_level(const struct experiment *e, int64_t column, size_t axis);
+/* The axis that has a level of this name; axis_count: none. With one axis of whole numbers every
+ * number is one. */
+size_t experiment_axis_of_level(const struct experiment *e, const char *level);
+/* Levels in a column's name: 1, or the number of axes. */
+size_t experiment_level_count(const struct experiment *e);
+/* The column with these levels, one of each axis, in any order. ERROR_USAGE: there is none. */
+status experiment_find_column(const struct experiment *e, const char (*levels)[64],
+                              int64_t *out) MUST_CHECK;
 /* The columns of the whole experiment or of its quick part; borrowed. */
 const struct int_list *experiment_columns(const struct experiment *e, bool quick);
 /* The seeds of any arm, likewise, each once. The caller frees out->at with free(). */

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static status read_text(const struct yaml_tree *d, const struct node *map, const char *key,
-                        bool required, char **out)
+status experiment_read_text(const struct yaml_tree *d, const struct node *map, const char *key,
+                            bool required, char **out)
 {
     status result = OK;
     const struct node *n = node_child(map, key);
@@ -69,7 +69,8 @@ static status read_integers(const struct yaml_tree *d, const struct node *map, c
     return n != NULL ? experiment_read_list(d, n, key, out) : OK;
 }
 
-static status read_settings(const struct yaml_tree *d, const struct node *map, struct settings *out)
+status experiment_read_settings(const struct yaml_tree *d, const struct node *map,
+                                struct settings *out)
 {
     status result = OK;
     if (map == NULL)
@@ -86,23 +87,9 @@ done:
     return result;
 }
 
-/* The i-th key of a map whose keys are columns. */
-static status read_column(const struct yaml_tree *d, const struct node *map, size_t i, int64_t *out)
-{
-    status result = OK;
-    if (!text_to_integer(map->keys[i], out) || *out < 0) {
-        FAIL(ERROR_USAGE,
-             "%s:%u: '%s' is not a column; give a number of workers, or of the key that 'columns' "
-             "names",
-             d->name, map->children[i].line, map->keys[i]);
-    }
-done:
-    return result;
-}
-
 /* at: {8: {lr: 0.1}, 16: {lr: 0.05}} */
-static status read_at(const struct yaml_tree *d, const struct node *map, struct at_column **out,
-                      size_t *count)
+static status read_at(const struct yaml_tree *d, const struct experiment *e, const struct node *map,
+                      struct at_column **out, size_t *count)
 {
     status result = OK;
     if (map == NULL)
@@ -110,16 +97,17 @@ static status read_at(const struct yaml_tree *d, const struct node *map, struct 
     TRY(node_require(d, map, NODE_MAP, "at"));
     TRY(memory_new(out, map->count, sizeof **out, "at"));
     for (size_t i = 0; i < map->count; i++) {
-        TRY(read_column(d, map, i, &(*out)[i].column));
         *count = i + 1;
-        TRY(read_settings(d, &map->children[i], &(*out)[i].settings));
+        TRY(experiment_read_columns(d, e, &map->children[i], map->keys[i], &(*out)[i].columns));
+        TRY(experiment_read_settings(d, &map->children[i], &(*out)[i].settings));
     }
 done:
     return result;
 }
 
 /* expected: {8: 79.8, 16: 73.5} */
-static status read_expected(const struct yaml_tree *d, const struct node *map, struct arm *out)
+static status read_expected(const struct yaml_tree *d, const struct experiment *e,
+                            const struct node *map, struct arm *out)
 {
     status result = OK;
     if (map == NULL)
@@ -128,18 +116,36 @@ static status read_expected(const struct yaml_tree *d, const struct node *map, s
     TRY(memory_new(&out->expected, map->count, sizeof *out->expected, "expected"));
     for (size_t i = 0; i < map->count; i++) {
         struct expected_cell *cell = &out->expected[out->expected_count++];
-        TRY(read_column(d, map, i, &cell->column));
+        TRY(experiment_read_column(d, e, &map->children[i], map->keys[i], &cell->column));
         TRY(node_real(d, &map->children[i], "expected", &cell->value));
     }
 done:
     return result;
 }
 
-/* quick: false, [16] or {4: [1, 2, 3], 16: [1]} */
-static status read_arm_quick(const struct yaml_tree *d, const struct node *n, struct arm *out)
+/* One entry of key quick for each column that `text` selects. */
+static status add_quick(const struct yaml_tree *d, const struct experiment *e, const struct node *n,
+                        const char *text, const struct node *seeds, struct arm *out)
 {
     status result = OK;
     struct int_list columns = {0};
+    TRY(experiment_read_columns(d, e, n, text, &columns));
+    for (size_t i = 0; i < columns.count; i++) {
+        struct at_seeds *at = memory_append(&out->quick_at, &out->quick_at_count, sizeof *at);
+        *at = (struct at_seeds){.column = columns.at[i]};
+        if (seeds != NULL)
+            TRY(experiment_read_list(d, seeds, "quick", &at->seeds));
+    }
+done:
+    memory_free(columns.at);
+    return result;
+}
+
+/* quick: false, [16] or {4: [1, 2, 3], 16: [1]} */
+static status read_arm_quick(const struct yaml_tree *d, const struct experiment *e,
+                             const struct node *n, struct arm *out)
+{
+    status result = OK;
     out->quick = true;
     if (n == NULL)
         goto done;
@@ -152,41 +158,36 @@ static status read_arm_quick(const struct yaml_tree *d, const struct node *n, st
              "%s:%u: quick of an arm must be false, a list of columns, or {COLUMN: [SEEDS]}",
              d->name, n->line);
     }
-    TRY(memory_new(&out->quick_at, n->count, sizeof *out->quick_at, "quick"));
-    out->quick_at_count = n->count;
-    if (n->kind == NODE_LIST)
-        TRY(experiment_read_list(d, n, "quick", &columns));
     for (size_t i = 0; i < n->count; i++) {
-        struct at_seeds *at = &out->quick_at[i];
-        if (n->kind == NODE_LIST) {
-            at->column = columns.at[i];
+        const struct node *each = &n->children[i];
+        if (n->kind == NODE_MAP) {
+            TRY(add_quick(d, e, each, n->keys[i], each, out));
         } else {
-            TRY(read_column(d, n, i, &at->column));
-            TRY(experiment_read_list(d, &n->children[i], "quick", &at->seeds));
+            TRY(node_require(d, each, NODE_SCALAR, "quick"));
+            TRY(add_quick(d, e, each, each->text, NULL, out));
         }
     }
 done:
-    memory_free(columns.at);
     return result;
 }
 
-static status read_arm(const struct yaml_tree *d, const char *axis, const char *name,
+static status read_arm(const struct yaml_tree *d, const struct experiment *e, const char *name,
                        const struct node *n, struct arm *out)
 {
     status result = OK;
-    const char *const known[] = {"label", "settings", axis,       "at", "quick",
-                                 "tune",  "fit",      "expected", NULL};
+    static const char *const known[] = {"label", "settings", "at",       "quick",
+                                        "tune",  "fit",      "expected", NULL};
     TRY(node_require(d, n, NODE_MAP, name));
-    TRY(node_known_keys(d, n, known));
+    TRY(experiment_known_keys(d, e, n, known));
     out->name = text_copy(name);
-    TRY(read_text(d, n, "label", true, &out->label));
-    TRY(read_settings(d, node_child(n, "settings"), &out->settings));
-    TRY(read_integers(d, n, axis, &out->columns));
-    TRY(read_at(d, node_child(n, "at"), &out->at, &out->at_count));
-    TRY(read_arm_quick(d, node_child(n, "quick"), out));
+    TRY(experiment_read_text(d, n, "label", true, &out->label));
+    TRY(experiment_read_settings(d, node_child(n, "settings"), &out->settings));
+    TRY(experiment_read_part(d, e, n, &out->columns));
+    TRY(read_at(d, e, node_child(n, "at"), &out->at, &out->at_count));
+    TRY(read_arm_quick(d, e, node_child(n, "quick"), out));
     TRY(experiment_read_tune(d, node_child(n, "tune"), out));
-    TRY(read_text(d, n, "fit", false, &out->fit));
-    TRY(read_expected(d, node_child(n, "expected"), out));
+    TRY(experiment_read_text(d, n, "fit", false, &out->fit));
+    TRY(read_expected(d, e, node_child(n, "expected"), out));
 done:
     return result;
 }
@@ -214,10 +215,10 @@ static status read_claim(const struct yaml_tree *d, const struct node *n, struct
     TRY(node_require(d, n, NODE_MAP, "a claim"));
     TRY(node_known_keys(d, n, known));
     out->line = n->line;
-    TRY(read_text(d, n, "claim", true, &out->text));
-    TRY(read_text(d, n, "source", false, &out->source));
-    TRY(read_text(d, n, "value", false, &out->value));
-    TRY(read_text(d, n, "sql", false, &out->sql));
+    TRY(experiment_read_text(d, n, "claim", true, &out->text));
+    TRY(experiment_read_text(d, n, "source", false, &out->source));
+    TRY(experiment_read_text(d, n, "value", false, &out->value));
+    TRY(experiment_read_text(d, n, "sql", false, &out->sql));
     if ((out->value == NULL) == (out->sql == NULL))
         FAIL(ERROR_USAGE, "%s:%u: a claim must have either 'value' or 'sql'", d->name, n->line);
     const struct node *band = node_child(n, "band"), *quick = node_child(n, "quick");
@@ -265,26 +266,30 @@ done:
 static status read_verdict(const struct yaml_tree *d, const struct node *n, struct experiment *e)
 {
     status result = OK;
-    const char *const known[] = {e->axis, "alone",       "undamped", "damped",
+    const char *const key = e->axis != NULL ? e->axis : "at";
+    const char *const known[] = {key,     "alone",       "undamped", "damped",
                                  "tuned", "synchronous", "compared", NULL};
     struct verdict_arms *v = &e->verdict;
     const struct node *column;
+    v->column = NO_COLUMN;
     if (n == NULL)
         goto done;
     TRY(node_require(d, n, NODE_MAP, "verdict"));
     TRY(node_known_keys(d, n, known));
     TRY(read_arms(d, node_child(n, "compared"), "compared", e, &v->compared, &v->compared_count));
-    column = node_child(n, e->axis);
+    column = node_child(n, key);
     if (column == NULL && v->compared_count == 0) {
         FAIL(ERROR_USAGE, "%s:%u: the verdict needs key '%s', its column, or key 'compared'",
-             d->name, n->line, e->axis);
+             d->name, n->line, key);
     }
-    if (column != NULL)
-        TRY(node_integer(d, column, e->axis, &v->column));
-    TRY(read_text(d, n, "alone", false, &v->alone));
-    TRY(read_text(d, n, "undamped", false, &v->undamped));
-    TRY(read_text(d, n, "tuned", false, &v->tuned));
-    TRY(read_text(d, n, "synchronous", false, &v->synchronous));
+    if (column != NULL) {
+        TRY(node_require(d, column, NODE_SCALAR, key));
+        TRY(experiment_read_column(d, e, column, column->text, &v->column));
+    }
+    TRY(experiment_read_text(d, n, "alone", false, &v->alone));
+    TRY(experiment_read_text(d, n, "undamped", false, &v->undamped));
+    TRY(experiment_read_text(d, n, "tuned", false, &v->tuned));
+    TRY(experiment_read_text(d, n, "synchronous", false, &v->synchronous));
     char *const single[] = {v->alone, v->undamped, v->tuned, v->synchronous};
     for (size_t i = 0; i < COUNT_OF(single); i++)
         if (single[i] != NULL)
@@ -297,14 +302,14 @@ done:
 static status read_quick(const struct yaml_tree *d, const struct node *n, struct experiment *e)
 {
     status result = OK;
-    const char *const known[] = {e->axis, "seeds", "settings", NULL};
+    static const char *const known[] = {"seeds", "settings", NULL};
     if (n == NULL)
         goto done;
     TRY(node_require(d, n, NODE_MAP, "quick"));
-    TRY(node_known_keys(d, n, known));
-    TRY(read_integers(d, n, e->axis, &e->quick_columns));
+    TRY(experiment_known_keys(d, e, n, known));
+    TRY(experiment_read_part(d, e, n, &e->quick_columns));
     TRY(read_integers(d, n, "seeds", &e->quick_seeds));
-    TRY(read_settings(d, node_child(n, "settings"), &e->quick_settings));
+    TRY(experiment_read_settings(d, node_child(n, "settings"), &e->quick_settings));
 done:
     return result;
 }
@@ -339,9 +344,10 @@ static status check_expected(const struct yaml_tree *d, const struct node *n,
     status result = OK;
     for (size_t i = 0; i < arm->expected_count; i++) {
         if (!experiment_arm_has(e, arm, arm->expected[i].column)) {
-            FAIL(ERROR_USAGE, "%s:%u: expected has %s %lld, which arm %s does not have", d->name,
-                 node_child(n, "expected")->line, e->axis, (long long)arm->expected[i].column,
-                 arm->name);
+            char column[64];
+            experiment_column_text(e, arm->expected[i].column, column);
+            FAIL(ERROR_USAGE, "%s:%u: expected has %s, which arm %s does not have", d->name,
+                 node_child(n, "expected")->line, column, arm->name);
         }
     }
 done:
@@ -359,7 +365,7 @@ static status read_lists(const struct yaml_tree *d, struct experiment *e)
     TRY(memory_new(&e->arms, arms->count, sizeof *e->arms, "arms"));
     for (size_t i = 0; i < arms->count; i++) {
         e->arm_count = i + 1;
-        TRY(read_arm(d, e->axis, arms->keys[i], &arms->children[i], &e->arms[i]));
+        TRY(read_arm(d, e, arms->keys[i], &arms->children[i], &e->arms[i]));
         TRY(check_fit(d, &arms->children[i], e, &e->arms[i]));
         TRY(check_expected(d, &arms->children[i], e, &e->arms[i]));
     }
@@ -381,24 +387,6 @@ static status default_seeds(struct int_list *out)
     TRY(memory_new(&out->at, EXPERIMENT_SEEDS, sizeof *out->at, "seeds"));
     for (; out->count < EXPERIMENT_SEEDS; out->count++)
         out->at[out->count] = (int64_t)out->count + 1;
-done:
-    return result;
-}
-
-/* columns: delay */
-static status read_axis(const struct yaml_tree *d, struct experiment *e)
-{
-    status result = OK;
-    const struct node *n = node_child(&d->root, "columns");
-    TRY(read_text(d, &d->root, "columns", false, &e->axis));
-    if (e->axis == NULL)
-        e->axis = text_copy("workers");
-    const struct option *key = keys_find(e->axis);
-    if (key == NULL || key->type != OPTION_INTEGER || !key_defines(e->axis)) {
-        FAIL(ERROR_USAGE,
-             "%s:%u: columns is '%s', which is no key that defines a run and has whole numbers",
-             d->name, n->line, e->axis);
-    }
 done:
     return result;
 }
@@ -436,23 +424,20 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
              "a file of settings with `gradlag run %s`",
              d->name, d->name);
     }
-    TRY(read_axis(d, e));
-    const char *const known[] = {"name",  "question", "source", "settings",   "at",
-                                 "seeds", "arms",     "claims", "verdict",    "quick",
-                                 e->axis, "columns",  "metric", "discussion", NULL};
-    TRY(node_known_keys(d, &d->root, known));
+    static const char *const known[] = {"name",    "question", "source", "settings",   "at",
+                                        "seeds",   "arms",     "claims", "verdict",    "quick",
+                                        "columns", "axes",     "metric", "discussion", NULL};
+    TRY(experiment_read_axes(d, e));
+    TRY(experiment_known_keys(d, e, &d->root, known));
     TRY(read_metric(d, e));
-    TRY(read_text(d, &d->root, "name", true, &e->name));
-    TRY(read_text(d, &d->root, "question", true, &e->question));
-    TRY(read_text(d, &d->root, "source", false, &e->source));
-    TRY(read_text(d, &d->root, "discussion", false, &e->discussion));
-    TRY(read_settings(d, node_child(&d->root, "settings"), &e->settings));
-    TRY(read_at(d, node_child(&d->root, "at"), &e->at, &e->at_count));
-    TRY(read_integers(d, &d->root, e->axis, &e->columns));
+    TRY(experiment_list_columns(d, e));
+    TRY(experiment_read_text(d, &d->root, "name", true, &e->name));
+    TRY(experiment_read_text(d, &d->root, "question", true, &e->question));
+    TRY(experiment_read_text(d, &d->root, "source", false, &e->source));
+    TRY(experiment_read_text(d, &d->root, "discussion", false, &e->discussion));
+    TRY(experiment_read_settings(d, node_child(&d->root, "settings"), &e->settings));
+    TRY(read_at(d, e, node_child(&d->root, "at"), &e->at, &e->at_count));
     TRY(read_integers(d, &d->root, "seeds", &e->seeds));
-    if (e->columns.count == 0)
-        FAIL(ERROR_USAGE, "%s: key '%s' is missing; give a list, for example [1, 2, 4]", d->name,
-             e->axis);
     if (e->seeds.count == 0)
         TRY(default_seeds(&e->seeds));
     TRY(read_lists(d, e));

@@ -13,9 +13,39 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e) MUST_CHE
 
 /* ---- for experiment_read*.c only ---- */
 
+/* In the name of a level, as in that of an arm in a claim. */
+#define LEVEL_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
+
 /* A list of different integers. */
 status experiment_read_list(const struct yaml_tree *d, const struct node *n, const char *key,
                             struct int_list *out) MUST_CHECK;
+/* *out is NULL without the key, which is an error if `required`. */
+status experiment_read_text(const struct yaml_tree *d, const struct node *map, const char *key,
+                            bool required, char **out) MUST_CHECK;
+status experiment_read_settings(const struct yaml_tree *d, const struct node *map,
+                                struct settings *out) MUST_CHECK;
+
+/* ---- experiment_read_axes.c ---- */
+
+/* The axis of whole numbers, or the axes. */
+status experiment_read_axes(const struct yaml_tree *d, struct experiment *e) MUST_CHECK;
+/* All columns. */
+status experiment_list_columns(const struct yaml_tree *d, struct experiment *e) MUST_CHECK;
+/* As node_known_keys(), and the axes are known, too. `known` has at most 15 keys. */
+status experiment_known_keys(const struct yaml_tree *d, const struct experiment *e,
+                             const struct node *map, const char *const *known) MUST_CHECK;
+/* The columns of a part of the experiment: lists of levels under the names of axes. An axis without
+ * a list keeps all levels. Without any list *out is empty. */
+status experiment_read_part(const struct yaml_tree *d, const struct experiment *e,
+                            const struct node *map, struct int_list *out) MUST_CHECK;
+/* The columns with all levels in `text`: "16", "slow", "slow 16". */
+status experiment_read_columns(const struct yaml_tree *d, const struct experiment *e,
+                               const struct node *n, const char *text,
+                               struct int_list *out) MUST_CHECK;
+/* Likewise, exactly one column. */
+status experiment_read_column(const struct yaml_tree *d, const struct experiment *e,
+                              const struct node *n, const char *text, int64_t *out) MUST_CHECK;
+
 /* The map of key `tune`; NULL: none. */
 status experiment_read_tune(const struct yaml_tree *d, const struct node *map,
                             struct arm *out) MUST_CHECK;

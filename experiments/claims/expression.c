@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEEPEST = 32 };
+enum { DEEPEST = 32, LEVELS = 8 };
 
 struct reader {
     const char *whole, *at;
@@ -62,22 +62,26 @@ static status arm_name(struct reader *r, char out[64])
 static status read_column(struct reader *r, int64_t *out)
 {
     status result = OK;
-    char *end = NULL;
-    skip_spaces(r);
-    *out = strtoll(r->at, &end, 10);
-    if (end == r->at)
-        TRY(malformed(r, "a column"));
-    r->at = end;
+    char names[LEVELS][64];
+    const struct measures *m = r->measures;
+    REQUIRE(m->levels >= 1 && m->levels <= LEVELS);
+    for (size_t i = 0; i < m->levels; i++) {
+        if (i > 0)
+            TRY(expect(r, ',', "',' and another level of the column"));
+        TRY(word(r, "_-.", names[i]));
+    }
+    TRY(m->column(m->context, names, out));
 done:
     return result;
 }
 
-static bool at_worker_count(struct reader *r)
+static bool at_level(struct reader *r)
 {
-    size_t length;
-    skip_spaces(r);
-    length = strspn(r->at, "0123456789");
-    return length > 0 && strchr(" ,)", r->at[length]) != NULL;
+    char name[64];
+    const char *const at = r->at;
+    const bool is = word(r, "_-.", name) == OK && r->measures->is_level(r->measures->context, name);
+    r->at = at;
+    return is;
 }
 
 /* (arm, other, workers) or (arm, workers, other, workers) */
@@ -88,7 +92,7 @@ static status pair(struct reader *r, const char *name, double *value)
     int64_t column = 0, other_column;
     TRY(arm_name(r, arm));
     TRY(expect(r, ',', "',' and another arm"));
-    const bool two_counts = at_worker_count(r);
+    const bool two_counts = at_level(r);
     if (two_counts) {
         TRY(read_column(r, &column));
         TRY(expect(r, ',', "',' and another arm"));

@@ -6,7 +6,8 @@
  * An expression has numbers, + - * /, parentheses, min(a, b, …), max(a, b, …), abs(a),
  * hypot(a, b, …) and measures. A measure is NAME(arm, workers) or NAME(arm, workers, number): a
  * mean over seeds. The caller provides the measures. A measure whose name begins with "paired"
- * compares two cells: NAME(arm, other, workers) or NAME(arm, workers, other, workers).
+ * compares two cells: NAME(arm, other, workers) or NAME(arm, workers, other, workers). If a column
+ * has several levels, all of them take the place of `workers`: NAME(arm, slow, 10g, 16).
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_EXPRESSION_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_EXPRESSION_H
@@ -20,7 +21,11 @@ struct measures {
      * or not allowed. */
     status (*measure)(void *context, const char *name, const char *arm, int64_t column,
                       double number, double *out);
-    /* The same for a pair of cells; NULL: there are no such measures. */
+    /* The column with these levels, `levels` in number. */
+    size_t levels;
+    status (*column)(void *context, const char (*names)[64], int64_t *out);
+    bool (*is_level)(void *context, const char *name);
+    /* The same as `measure` for a pair of cells; NULL: there are no such measures. */
     status (*pair)(void *context, const char *name, const char *arm, int64_t column,
                    const char *other, int64_t other_column, double *out);
 };

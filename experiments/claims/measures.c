@@ -145,8 +145,8 @@ static status check(const struct experiment *e, const char *name, const char *ar
         FAIL(ERROR_USAGE, "arm '%s' has no runs with %s", arm_name, text);
     }
     if (isnan(number) == (q != NULL && q->has_number)) {
-        FAIL(ERROR_USAGE, "write %s as %s(arm, %s%s)", name, name, e->axis,
-             isnan(number) ? ", number" : "");
+        FAIL(ERROR_USAGE, "write %s as %s(arm, %s%s)", name, name,
+             e->axis != NULL ? e->axis : "levels", isnan(number) ? ", number" : "");
     }
     if (q != NULL && q->has_fit && arm->fit == NULL) {
         FAIL(ERROR_USAGE, "%s: arm '%s' is not fitted to another arm; give it the key 'fit'", name,
@@ -199,11 +199,10 @@ static status mean_of(const struct cells *c, const struct cell *cell, const stru
 {
     status result = OK;
     double sum = 0, count = 0;
-    for (size_t i = 0; i < c->plan->count; i++) {
-        const struct planned_run *r = &c->plan->runs[i];
+    for (size_t i = 0; i < c->uses->count; i++) {
+        const struct planned_run *r = &c->plan->runs[c->uses->at[i].run];
         double value;
-        if (r->state == PLANNED_FINISHED &&
-            plan_run_is_of(r, cell->arm->name, c->experiment->axis, cell->column)) {
+        if (r->state == PLANNED_FINISHED && cell_has(cell, &c->uses->at[i])) {
             TRY(run_value(q, r, number, &value));
             sum += value;
             count++;
@@ -268,9 +267,31 @@ static status measure_pair(void *context, const char *name, const char *arm, int
     return OK;
 }
 
+static bool names_level(const struct experiment *e, const char *name)
+{
+    return experiment_axis_of_level(e, name) < experiment_level_count(e);
+}
+
+static status find_column(void *context, const char (*names)[64], int64_t *out)
+{
+    const struct cells_reading *r = context;
+    return experiment_find_column(r->cells->experiment, names, out);
+}
+
+static bool is_level(void *context, const char *name)
+{
+    const struct cells_reading *r = context;
+    return names_level(r->cells->experiment, name);
+}
+
 struct measures cells_measures(struct cells_reading *r)
 {
-    return (struct measures){.context = r, .measure = measure, .pair = measure_pair};
+    return (struct measures){.context = r,
+                             .measure = measure,
+                             .levels = experiment_level_count(r->cells->experiment),
+                             .column = find_column,
+                             .is_level = is_level,
+                             .pair = measure_pair};
 }
 
 static status check_measure(void *context, const char *name, const char *arm, int64_t column,
@@ -287,10 +308,24 @@ static status check_measure_pair(void *context, const char *name, const char *ar
     return check_pair(context, name, arm, column, other, other_column);
 }
 
+static status check_column(void *context, const char (*names)[64], int64_t *out)
+{
+    return experiment_find_column(context, names, out);
+}
+
+static bool check_is_level(void *context, const char *name)
+{
+    return names_level(context, name);
+}
+
 status cells_check(const struct experiment *e, const char *expression)
 {
     double ignored;
-    struct measures m = {
-        .context = (void *)(uintptr_t)e, .measure = check_measure, .pair = check_measure_pair};
+    struct measures m = {.context = (void *)(uintptr_t)e,
+                         .measure = check_measure,
+                         .levels = experiment_level_count(e),
+                         .column = check_column,
+                         .is_level = check_is_level,
+                         .pair = check_measure_pair};
     return expression_value(expression, &m, &ignored);
 }

@@ -1,5 +1,6 @@
 #include "experiments/claims/reproduction.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "experiments/print_columns.h"
 #include "results/query/query.h"
@@ -12,13 +13,13 @@
  */
 
 /* The finished run that a fitted arm takes its pace from; 0: there is none. */
-static int64_t run_to_fit(const struct plan *plan, const char *axis, const struct arm *arm,
-                          int64_t column, int64_t seed)
+static int64_t run_to_fit(const struct reproduction *w, const struct arm *arm, int64_t column,
+                          int64_t seed)
 {
-    for (size_t i = 0; i < plan->count; i++) {
-        const struct planned_run *r = &plan->runs[i];
-        if (r->state == PLANNED_FINISHED && plan_run_is_of(r, arm->fit, axis, column) &&
-            options_integer(r->settings, "seed") == seed)
+    for (const struct run_use *use = w->uses.at; use < w->uses.at + w->uses.count; use++) {
+        const struct planned_run *r = &w->plan.runs[use->run];
+        if (r->state == PLANNED_FINISHED && strcmp(use->arm->name, arm->fit) == 0 &&
+            use->column == column && options_integer(r->settings, "seed") == seed)
             return r->run_id;
     }
     return 0;
@@ -36,13 +37,25 @@ static bool add_dependent(const struct reproduction *r, const struct arm *arm, i
         settings_add_all(all, tuned);
     }
     if (arm->fit != NULL) {
-        int64_t run = run_to_fit(&r->plan, r->e.axis, arm, column, seed);
+        int64_t run = run_to_fit(r, arm, column, seed);
         snprintf(number, sizeof number, "%lld", (long long)run);
         settings_add(all, "pace", "fit", r->e.file);
         settings_add(all, "pace.run", number, r->e.file);
         return run > 0;
     }
     return true;
+}
+
+/* The runs are laid out again after others have ended. */
+static void add_use(struct reproduction *w, size_t run, const struct arm *arm, int64_t column)
+{
+    for (size_t i = 0; i < w->uses.count; i++) {
+        const struct run_use *use = &w->uses.at[i];
+        if (use->run == run && use->arm == arm && use->column == column)
+            return;
+    }
+    *(struct run_use *)memory_append(&w->uses.at, &w->uses.count, sizeof *w->uses.at) =
+        (struct run_use){.run = run, .arm = arm, .column = column};
 }
 
 static status add_run(struct reproduction *r, const struct arm *arm, int64_t column, int64_t seed,
@@ -63,8 +76,10 @@ static status add_run(struct reproduction *r, const struct arm *arm, int64_t col
         result = error_add_context(result, "arm %s with %s", arm->name, text);
         goto done;
     }
-    plan_add(&r->plan, &o);
+    TRY(plan_choose_precision(&r->plan, o));
+    add_use(r, plan_find_or_add(&r->plan, &o), arm, column);
 done:
+    options_close(&o);
     settings_free(&all);
     return result;
 }
@@ -124,8 +139,8 @@ status reproduction_look_up(struct reproduction *r, bool quick, bool again,
         TRY(plan_look_up(&r->plan));
     }
     if (r->plan.count + r->later == 0 && r->part.of == 0)
-        FAIL(ERROR_USAGE, "%s: no arm has a column of '%s'; add one to '%s' or to an arm",
-             r->e.file, r->e.axis, r->e.axis);
+        FAIL(ERROR_USAGE, "%s: no arm has a column; add one to the experiment or to an arm",
+             r->e.file);
 done:
     return result;
 }
@@ -248,6 +263,7 @@ done:
 void reproduction_close(struct reproduction *r)
 {
     cells_close(&r->cells);
+    free(r->uses.at);
     plan_close(&r->plan);
     tuning_close(&r->tuning);
     experiment_close(&r->e);

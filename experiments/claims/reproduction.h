@@ -13,8 +13,9 @@ struct reproduction { /* zero-initialise */
     struct experiment e;
     struct tuning tuning;
     struct plan plan;
-    struct cells cells; /* the caller opens it after runs were executed or looked up */
-    size_t later;       /* runs whose settings depend on runs that have not finished yet */
+    struct run_uses uses; /* of the plan's runs */
+    struct cells cells;   /* the caller opens it after runs were executed or looked up */
+    size_t later;         /* runs whose settings depend on runs that have not finished yet */
     /* The caller sets the part before the first lay-out (plan.h). A part has whole choices of the
      * tuning with their runs, and single runs of arms that are neither tuned nor fitted. */
     struct plan_part part;

@@ -309,8 +309,9 @@ void verdict_print(const struct cells *c, FILE *to)
 {
     const struct verdict_arms *v = &c->experiment->verdict;
     struct verdict_cells s = {.cells = c, .arms = v, .column = v->column};
-    const bool has_roles = v->column > 0 && (finished(c, v->undamped, v->column) != NULL ||
-                                             finished(c, v->synchronous, v->column) != NULL);
+    const bool has_roles =
+        v->column != NO_COLUMN && (finished(c, v->undamped, v->column) != NULL ||
+                                   finished(c, v->synchronous, v->column) != NULL);
     if (!has_roles && (v->compared_count == 0 || !any_finished(c)))
         return;
     s.alone = measured(c, v->alone, 1);

@@ -16,6 +16,7 @@
 #include "experiments/print_columns.h"
 #include "experiments/run/provenance.h"
 #include "experiments/run/role.h"
+#include "experiments/sweep/precision_choice.h"
 #include "results/store/recorder.h"
 #include "sync/communicator/communicator.h"
 #include "worker/data/dataset.h"
@@ -50,6 +51,7 @@ const char command_check_help[] =
     "           Under mpirun on several hosts: only latency and bandwidth of each pair of hosts\n"
     "  --listen wait for one `gradlag check endpoint=…` on another host and answer it\n"
     "  --json   print one JSON object per line\n\n"
+    "precision=auto prints which number format `gradlag run` would choose with these settings.\n\n"
     "  gradlag check --quick device=cuda\n";
 
 /* ---- rows ---------------------------------------------------------------------------------------
@@ -360,6 +362,9 @@ static status check_all(struct check *c, const options *o)
     else
         check_dataset(c, o);
     check_results(c, o);
+    const char *chosen = config_text_or_null(o, "precision_trial");
+    if (chosen != NULL)
+        check_text(c, "precision", options_text(o, "model"), chosen);
     if (c->links)
         check_links(c);
 done:
@@ -388,6 +393,7 @@ status command_check(int argc, char **argv)
     TRY(command_no_flags_left(argc, argv, "check", "--quick, --links, --listen and --json"));
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(config_compose(&o, &read));
+    TRY(precision_choose(o, PRECISION_MEASURE)); /* before this process opens a GPU */
     TRY(check_requested(&c, o, listen));
     if (c.verdict != OK)
         FAIL(c.verdict, "check: %s", c.why);

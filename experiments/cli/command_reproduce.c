@@ -142,7 +142,7 @@ static status report(struct reproduction *w, struct reproduce *r)
     status result = OK;
     struct judged_claim *judged = NULL;
     size_t lost = plan_failed(&w->tuning.trials.plan) + plan_failed(&w->plan);
-    TRY(cells_open(&w->cells, &w->e, &w->plan));
+    TRY(cells_open(&w->cells, &w->e, &w->plan, &w->uses));
     if (!r->quick)
         warn_of_few_seeds(&w->cells);
     TRY(memory_new(&judged, w->e.claim_count + 1, sizeof *judged, "claims"));
@@ -196,6 +196,7 @@ static status reproduce(const char *name, struct reproduce *r)
     struct reproduction w = {0};
     TRY(reproduction_open(&w, name));
     w.part = r->how.part;
+    w.plan.reads_only = w.tuning.trials.plan.reads_only = r->no_run;
     TRY(lay_out(&w, r));
     if (r->dry) {
         plan_print(&w.tuning.trials.plan, r->info);

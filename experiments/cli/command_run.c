@@ -8,6 +8,7 @@
 #include "experiments/config/prerequisites.h"
 #include "experiments/run/queued_run.h"
 #include "experiments/run/run_checkpoint.h"
+#include "experiments/sweep/precision_choice.h"
 #include "experiments/sweep/search.h"
 #include "experiments/run/run_summary_text.h"
 #include "results/query/query.h"
@@ -189,6 +190,7 @@ status command_run(int argc, char **argv)
     }
     TRY(compose_one(&o, &read));
     if (resume) {
+        TRY(precision_choose(o, PRECISION_MEASURE));
         TRY(find_checkpoint(o, &read));
         options_close(&o);
         TRY(config_compose(&o, &read));
@@ -197,6 +199,7 @@ status command_run(int argc, char **argv)
         config_print(o, stdout);
         goto done;
     }
+    TRY(precision_choose(o, PRECISION_MEASURE));
     const char *from = options_text(o, "resume");
     if (from[0] != '\0')
         TRY(run_checkpoint_check(from, o)); /* before any process starts */

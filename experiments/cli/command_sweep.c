@@ -157,9 +157,9 @@ static status lay_out(const struct sweep *s, const struct settings *fixed, size_
                       struct plan *plan, size_t *invalid, struct text *why)
 {
     status result = OK;
+    options *o = NULL;
     for (size_t c = 0; c < combinations; c++) {
         struct settings one = {0};
-        options *o = NULL;
         axes_combine(s->axes, s->count, fixed, c, &one);
         result = config_compose_unchecked(&o, &one);
         settings_free(&one);
@@ -169,11 +169,14 @@ static status lay_out(const struct sweep *s, const struct settings *fixed, size_
             if (why->length == 0)
                 text_add(why, "%s", error_message());
             options_close(&o);
-        } else if (plan_add(plan, &o)) {
-            set_title(&plan->runs[plan->count - 1], s);
+            continue;
         }
+        TRY(plan_choose_precision(plan, o));
+        if (plan_add(plan, &o))
+            set_title(&plan->runs[plan->count - 1], s);
     }
 done:
+    options_close(&o);
     return result;
 }
 

@@ -3,6 +3,7 @@
 
 #include "experiments/config/config.h"
 #include "experiments/config/keys.h"
+#include "experiments/config/precision_trial.h"
 #include "ps/rules/consistency/consistency.h"
 #include "ps/rules/correction/correction.h"
 #include "ps/core/slices.h"
@@ -105,7 +106,8 @@ static bool pace_without_effect(const options *o, struct ineffective *out)
     return false;
 }
 
-/* Keys of a computation in this process, if the model is another program. */
+/* Keys of a computation in this process, if the model is another program. precision=auto then
+ * chooses fp32. */
 static bool external_without_effect(const options *o, struct ineffective *out)
 {
     static const char *const idle[] = {"device",       "precision", "deterministic",
@@ -114,7 +116,8 @@ static bool external_without_effect(const options *o, struct ineffective *out)
     if (!model_is_external(o))
         return false;
     for (size_t i = 0; i < COUNT_OF(idle); i++) {
-        if (!is_initial(o, idle[i])) {
+        const bool asks = strcmp(idle[i], "precision") == 0 && precision_is_auto(o);
+        if (!is_initial(o, idle[i]) && !asks) {
             *out = (struct ineffective){idle[i], "model", "lenet or another built-in model"};
             return true;
         }

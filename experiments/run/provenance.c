@@ -139,6 +139,7 @@ void run_row_open(struct run_row *row, const options *o)
         .settings = row->settings.at,
         .config_hash = row->hash,
         .host = row->host.at,
+        .precision = config_text_or_null(o, "precision_trial"),
     };
 }
 

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "experiments/config/precision_trial.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/provenance.h"
 #include "experiments/run/run_checkpoint.h"
@@ -55,6 +56,8 @@ status role_begin(struct role_process *p, enum role role, unsigned index,
              role_name(role), index);
     log_set_name(name);
     TRY(config_compose(&p->settings, read));
+    snprintf(name, sizeof name, "gradlag %s", role_name(role));
+    TRY(precision_check_chosen(p->settings, name));
     const char *mode = options_text(p->settings, "mode");
     const bool async = strcmp(mode, "async") == 0;
     if (async == (role == ROLE_RANK)) {

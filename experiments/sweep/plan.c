@@ -5,6 +5,7 @@
 #include "experiments/command.h"
 #include "experiments/config/config.h"
 #include "experiments/run/run_summary_text.h"
+#include "experiments/sweep/precision_choice.h"
 #include "results/query/query.h"
 
 #include <math.h>
@@ -26,6 +27,11 @@ static void add_varied(const struct plan *p, const options *o, struct text *out)
         config_member_json(o, p->varied[i], out);
     }
     text_add(out, "}");
+}
+
+status plan_choose_precision(const struct plan *p, options *settings)
+{
+    return precision_choose(settings, p->reads_only ? PRECISION_LOOK_UP : PRECISION_MEASURE);
 }
 
 static struct planned_run *append(struct plan *p, options **settings)
@@ -109,12 +115,6 @@ void plan_key(const struct planned_run *r, struct run_key *out)
                             .experiment = config_text_or_null(r->settings, "experiment"),
                             .arm = config_text_or_null(r->settings, "arm"),
                             .config = r->varied.at};
-}
-
-bool plan_run_is_of(const struct planned_run *r, const char *arm, const char *key, int64_t value)
-{
-    return options_integer(r->settings, key) == value &&
-           strcmp(options_text(r->settings, "arm"), arm) == 0;
 }
 
 static status look_up(struct planned_run *r)

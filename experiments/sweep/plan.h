@@ -44,7 +44,8 @@ struct plan { /* zero-initialise */
     size_t varied_count;
     struct planned_run *runs;
     size_t count;
-    bool again; /* execute ended runs again */
+    bool again;      /* execute ended runs again */
+    bool reads_only; /* nothing will be executed: make no trials for precision=auto */
 };
 
 /* --part K/N: this process executes part K of N. The parts of one command are disjoint, and
@@ -59,6 +60,8 @@ struct plan_options {
     struct plan_part part;
 };
 
+/* Resolves precision=auto (precision_choice.h). Call it before the settings are added. */
+status plan_choose_precision(const struct plan *p, options *settings) MUST_CHECK;
 /* Takes ownership of the settings. If the plan already has this run (same configuration,
  * experiment, arm and varied keys), frees them and returns false. */
 bool plan_add(struct plan *p, options **settings);
@@ -72,8 +75,6 @@ void plan_close(struct plan *p);
 bool plan_part_has(const struct plan_part *part, size_t index);
 /* Removes the runs of other parts. Call it before plan_look_up(). */
 void plan_keep_part(struct plan *p, const struct plan_part *part);
-/* Whether the run is of this arm and its integer key has this value. */
-bool plan_run_is_of(const struct planned_run *r, const char *arm, const char *key, int64_t value);
 /* The key that finds the run in its results file; it points into `r`. */
 void plan_key(const struct planned_run *r, struct run_key *out);
 /* Looks up the missing runs in their results files. A finished or diverged run is not executed

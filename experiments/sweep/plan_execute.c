@@ -403,6 +403,21 @@ static status check_prerequisites(const struct plan *p)
     return result;
 }
 
+/* Parts have results files of their own, so the trials of two machines could choose differently. */
+static status check_precision_of_parts(const struct plan *p, const struct plan_part *part)
+{
+    status result = OK;
+    for (size_t i = 0; i < p->count && part->of > 1; i++) {
+        if (options_text(p->runs[i].settings, "precision_trial")[0] != '\0') {
+            FAIL(ERROR_USAGE,
+                 "precision=auto cannot be combined with --part, because each part would make its "
+                 "own trial and might choose another format; set precision=fp32 or precision=bf16");
+        }
+    }
+done:
+    return result;
+}
+
 static status prepare(struct execution *m)
 {
     status result = OK;
@@ -414,6 +429,7 @@ static status prepare(struct execution *m)
     progress_open(&m->progress, "", false, m->o->quiet);
     warn_of_network_file(m);
     TRY(plan_check_checkpoints(p));
+    TRY(check_precision_of_parts(p, &m->o->part));
     TRY(check_prerequisites(p));
     TRY(core_allocation_open(&m->allocation, m->job_count, m->o->oversubscribe));
     TRY(memory_new(&m->jobs, m->job_count, sizeof *m->jobs, "jobs"));

@@ -1,6 +1,7 @@
 #include "experiments/sweep/plan_queue.h"
 
 #include "experiments/run/provenance.h"
+#include "experiments/sweep/precision_choice.h"
 
 #include <string.h>
 
@@ -57,6 +58,7 @@ status plan_enqueue_missing(struct plan *p)
             path = plan_results(r);
             TRY(queue_open(&q, path));
         }
+        TRY(precision_confirm(r->settings));
         TRY(put(q, r, p->again, 1));
     }
     if (q != NULL)

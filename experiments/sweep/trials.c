@@ -144,11 +144,13 @@ static status add_run(struct trials *t, struct search_study *c, size_t trial, si
     if (tried->part < 1)
         TRY(shorten(&all, tried->part));
     TRY(config_compose(&o, &all));
+    TRY(plan_choose_precision(&t->plan, o));
     size_t *run = &c->run_of[trial * c->seeds.count + seed], before = t->plan.count;
     *run = plan_find_or_add(&t->plan, &o);
     if (t->plan.count > before)
         add_to_title(&point, tried->part, &t->plan.runs[*run]);
 done:
+    options_close(&o);
     settings_free(&all);
     settings_free(&point);
     return result;

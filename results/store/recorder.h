@@ -34,6 +34,7 @@ struct run_description {
     const char *settings; /* JSON object: the keys that determine the outcome, without the seed */
     const char *config_hash; /* SHA-256 of the keys that determine the outcome, with the seed */
     const char *host;        /* JSON object: cpu, gpu, library versions, git commit, build flags */
+    const char *precision; /* what precision=auto chose: the detail of event `precision`; or NULL */
 };
 
 /* How a run ended. The recorder computes accuracies from the evaluation rows, and staleness from

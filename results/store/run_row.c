@@ -57,8 +57,8 @@ static void bind_number(sqlite3_stmt *s, const char *parameter, double value, st
     bind_real(s, index, value, parameter + 1, nan);
 }
 
-status run_row_insert(sqlite3 *db, const struct run_description *run, const char *run_status,
-                      int64_t *run_id)
+static status insert_row(sqlite3 *db, const struct run_description *run, const char *run_status,
+                         int64_t *run_id)
 {
     static const char sql[] =
         "INSERT INTO run (uuid, experiment, arm, tag, mode, engine, workers, model, dataset, "
@@ -113,6 +113,36 @@ status run_row_insert(sqlite3 *db, const struct run_description *run, const char
 done:
     text_free(&runner);
     sqlite3_finalize(s);
+    return result;
+}
+
+static status insert_precision(sqlite3 *db, int64_t run_id, const char *detail)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    TRY(database_prepare(db, &s,
+                         "INSERT INTO event (run_id, at_seconds, severity, code, detail) "
+                         "VALUES (:id, 0, 'info', 'precision', :detail)"));
+    bind_integer(s, ":id", run_id);
+    bind_text(s, ":detail", detail);
+    TRY(database_check(db, sqlite3_step(s), "add an event"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+/* A savepoint, because the queue has a transaction. */
+status run_row_insert(sqlite3 *db, const struct run_description *run, const char *run_status,
+                      int64_t *run_id)
+{
+    status result = OK;
+    if (run->precision == NULL)
+        return insert_row(db, run, run_status, run_id);
+    TRY(database_execute(db, "SAVEPOINT run_row", "add a run"));
+    TRY(insert_row(db, run, run_status, run_id));
+    TRY(insert_precision(db, *run_id, run->precision));
+    TRY(database_execute(db, "RELEASE run_row", "add a run"));
+done:
     return result;
 }
 

@@ -4,10 +4,21 @@
 #include "tests/fuzz/fuzz.h"
 
 static status measure(void *context UNUSED, const char *name UNUSED, const char *arm UNUSED,
-                      int64_t workers, double *out)
+                      int64_t column, double number UNUSED, double *out)
 {
-    *out = (double)workers;
+    *out = (double)column;
     return OK;
+}
+
+static status find_column(void *context, const char (*names)[64], int64_t *out)
+{
+    return experiment_find_column(context, names, out);
+}
+
+static bool is_level(void *context, const char *name)
+{
+    const struct experiment *e = context;
+    return experiment_axis_of_level(e, name) < experiment_level_count(e);
 }
 
 static void compose(const struct experiment *e, const struct arm *arm, bool quick)
@@ -15,8 +26,8 @@ static void compose(const struct experiment *e, const struct arm *arm, bool quic
     const struct settings none = {0};
     struct settings all = {0};
     options *o = NULL;
-    int64_t workers = arm->workers.count > 0 ? arm->workers.at[0] : e->workers.at[0];
-    experiment_settings(e, arm, workers, e->seeds.at[0], quick, &none, &all);
+    const int64_t column = arm->columns.count > 0 ? arm->columns.at[0] : e->columns.at[0];
+    experiment_settings(e, arm, column, e->seeds.at[0], quick, &none, &all);
     status code = config_compose(&o, &all);
     REQUIRE(code == OK || code == ERROR_USAGE);
     REQUIRE((code == OK) == (o != NULL));
@@ -27,7 +38,8 @@ static void compose(const struct experiment *e, const struct arm *arm, bool quic
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct experiment e;
-    const struct measures measures = {.measure = measure};
+    struct measures measures = {
+        .context = &e, .measure = measure, .column = find_column, .is_level = is_level};
     double value;
     status code = experiment_open(&e, fuzz_file(data, size));
     REQUIRE(code == OK || code == ERROR_USAGE);
@@ -35,6 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         compose(&e, &e.arms[i], false);
         compose(&e, &e.arms[i], true);
     }
+    measures.levels = code == OK ? experiment_level_count(&e) : 1;
     for (size_t i = 0; code == OK && i < e.claim_count; i++) {
         if (e.claims[i].value != NULL) {
             status its = expression_value(e.claims[i].value, &measures, &value);

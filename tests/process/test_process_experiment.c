@@ -98,7 +98,7 @@ static void expect_the_board_to_say_who_made_them(struct process_rig *r)
     settings_add(&more, "results", results, COMMAND_LINE);
     assert_int_equal(reproduction_open(&w, process_path(r, "pairs.yaml")), OK);
     assert_int_equal(reproduction_look_up(&w, false, false, &more), OK);
-    assert_int_equal(cells_open(&w.cells, &w.e, &w.plan), OK);
+    assert_int_equal(cells_open(&w.cells, &w.e, &w.plan, &w.uses), OK);
     assert_int_equal(reproduction_judge(&w, false, judged), OK);
     assert_int_equal(scoreboard_add(&b, &w, judged), OK);
     assert_true(b.lines[0].there == 12 && b.lines[0].claims[CLAIM_PASS] == 3);
@@ -147,6 +147,49 @@ static void cells_are_compared_on_the_same_seeds(void **state)
     process_write(r, "pairs.yaml", text);
     assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run"), OK);
     process_expect_errors_contain(r, "4 of 4 ");
+}
+
+static const char axes[] =
+    "name: axes\n"
+    "question: which rule is better where?\n"
+    "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+    "model: softmax, samples: 800, batch: 10, warmup_epochs: 0, epochs: 1}\n"
+    "axes:\n"
+    "  nodes: {alike: {}, slow: {pace.worker: 0, pace.factor: 5}}\n"
+    "  damping: [none, inverse]\n"
+    "  workers: [2, 4]\n"
+    "seeds: [1]\n"
+    "arms:\n"
+    "  async: {label: asynchronous}\n"
+    "  sync: {label: synchronous, settings: {mode: sync}}\n"
+    "claims:\n"
+    "  - {claim: Slow is slower, value: 'seconds(sync, slow, none, 4) / seconds(sync, alike, none, "
+    "4)', "
+    "band: [4.9, 5.1]}\n"
+    "  - {claim: Shared, value: 'paired(sync, slow, none, 4, sync, slow, inverse, 4)', band: [0, "
+    "0]}\n";
+
+/* Synchronous runs do not depend on damping, so its levels share them. */
+static void several_axes_give_a_table_for_each_combination(void **state)
+{
+    struct process_rig *r = *state;
+    char text[2048];
+    snprintf(text, sizeof text, "%s", axes);
+    char *samples = strstr(text, "samples: 800, ");
+    memset(samples, ' ', strlen("samples: 800, "));
+    process_write(r, "axes.yaml", text);
+    if (RIG_RUN(r, "reproduce", "axes.yaml", "--quiet") != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_answer(r,
+                          "SELECT group_concat(arm || n, ' ') FROM (SELECT arm, count(*) AS n "
+                          "FROM run GROUP BY arm)",
+                          "async8 sync4");
+    process_expect_answer(r, "SELECT count(DISTINCT config ->> '$.\"pace.factor\"') FROM run", "2");
+    process_expect_line(r, "PASS", "Slow is slower");
+    process_expect_line(r, "PASS", "Shared");
+    assert_non_null(strstr(process_output(r), "slow, damping=inverse"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "axes.yaml", "--no-run"), OK);
+    process_expect_answer(r, "SELECT count(*) FROM run", "12");
 }
 
 static const char searching[] =
@@ -360,6 +403,7 @@ int main(void)
         TEST(the_board_shows_every_experiment_without_a_run),
         TEST(check_board_finds_an_edited_page),
         TEST(cells_are_compared_on_the_same_seeds),
+        TEST(several_axes_give_a_table_for_each_combination),
         TEST(an_arm_is_tuned_on_the_validation_split_before_its_runs),
         TEST(arms_that_search_have_equal_budgets_and_continue),
         TEST(a_grid_of_one_point_needs_no_trials),

@@ -367,6 +367,11 @@ static void settings_without_effect_are_refused(void **state)
         assert_int_equal(RIG_RUN(r, LINE, idle[i], "--dry-run"), ERROR_USAGE);
         process_expect_error(r, key);
     }
+    assert_int_equal(RIG_RUN(r, LINE, "precision=auto", VIRTUAL), OK); /* says why it is fp32 */
+    process_expect_answer(r,
+                          "SELECT config ->> '$.precision' || ' ' || instr(detail, 'fp32:') FROM "
+                          "run JOIN event ON run_id = run.id WHERE code = 'precision'",
+                          "fp32 1");
     assert_int_equal(RIG_RUN(r, "run", "dataset=external", "--dry-run"), ERROR_USAGE);
     process_expect_error(r, "external");
 }

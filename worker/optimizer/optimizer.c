@@ -375,6 +375,12 @@ done:
     return result;
 }
 
+void optimizer_force_way(optimizer *p, unsigned way)
+{
+    p->trial.updates = OPTIMIZER_TRIALS;
+    p->trial.chosen = way;
+}
+
 /* The factor of clip_norm on the scaled gradient. */
 static double clip_factor(const optimizer *p, double squares, double scale)
 {

@@ -39,4 +39,9 @@ struct optimizer_way optimizer_way_next(const struct optimizer_trial *t, bool la
 /* The update that optimizer_way_next() was called for took `seconds`. Ignored after the trial. */
 void optimizer_way_took(struct optimizer_trial *t, bool large, double seconds);
 
+/* For tests: from now on updates into another buffer have this way, as if a trial had chosen it. A
+ * buffer that is not aligned is still written by plain stores. Defined in optimizer.c. */
+struct optimizer;
+void optimizer_force_way(struct optimizer *p, unsigned way);
+
 #endif
