@@ -82,8 +82,19 @@ struct measures cells_measures(struct cells_reading *r);
  * experiment does not have. Needs no runs. */
 status cells_check(const struct experiment *e, const char *expression) MUST_CHECK;
 
-/* Tables: score by arm and column, with expected values; rates and staleness of each cell;
- * differences on the same seeds. */
+/* Which side of the experiment's map is ahead in a column. Each side is represented by the arm with
+ * the best score on the validation split, so the choice does not use the test split that `margin`
+ * compares. */
+struct lead {
+    const struct cell *best, *second; /* the sides with the best two scores; NULL: not known */
+    const struct side *ahead;         /* of `best` */
+    struct paired margin;             /* best − second in the metric's better direction */
+    bool decided;                     /* the 95 % interval of the margin lies above 0 */
+    double seeds; /* that would decide it, if the figures stay; NaN: not known */
+};
+void cells_lead(const struct cells *c, int64_t column, struct lead *out);
+/* Tables: the lead in each column, if the file has a map; score by arm and column, with expected
+ * values; rates and staleness of each cell; differences on the same seeds. */
 void cells_print(const struct cells *c, FILE *to);
 /* The same in Markdown; all tables but the first are in a <details> element. */
 void cells_print_markdown(const struct cells *c, FILE *to);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SIDE_WIDTH = 18 };
 enum { LABEL_WIDTH = 40, CELL_WIDTH = 19, EXPECTED_WIDTH = 8, COLUMN_WIDTH = 7, RUNS_WIDTH = 6 };
 
 /* A table of text or of Markdown. With several axes there is one for each combination of the levels
@@ -207,6 +208,68 @@ static void put_scores(struct table t)
         put_score_table(&t);
 }
 
+/* "+1.70 ± 0.52 (3)" */
+static void margin_text(const struct cells *c, const struct paired *p, char out[64])
+{
+    const int decimals = decimals_of(c);
+    if (p->n < 2)
+        snprintf(out, 64, "%+.*f (%u)", decimals, p->mean, p->n);
+    else
+        snprintf(out, 64, "%+.*f ± %.*f (%u)", decimals, p->mean, decimals, p->interval, p->n);
+}
+
+static void put_lead(const struct table *t, int64_t column)
+{
+    struct lead l;
+    char text[64];
+    cells_lead(t->c, column, &l);
+    column_name(t->c, column, text);
+    put(t, text, COLUMN_WIDTH + 1);
+    put(t, l.ahead == NULL ? "not measured" : l.decided ? l.ahead->name : "undecided", SIDE_WIDTH);
+    text[0] = '\0';
+    if (l.ahead != NULL)
+        margin_text(t->c, &l.margin, text);
+    put(t, text, CELL_WIDTH + 1);
+    snprintf(text, sizeof text, isfinite(l.seeds) ? "%.0f" : "", l.seeds);
+    put(t, text, COLUMN_WIDTH);
+    put(t, l.best != NULL ? l.best->arm->label : "", LABEL_WIDTH);
+    put(t, l.second != NULL ? l.second->arm->label : "", LABEL_WIDTH);
+    end_line(t);
+}
+
+/* One row for each column, because names of sides are long. */
+static void put_lead_table(const struct table *t)
+{
+    put_group(t);
+    put(t, columns_name(t->c->experiment), COLUMN_WIDTH + 1);
+    put(t, "ahead", SIDE_WIDTH);
+    put(t, "margin", CELL_WIDTH + 1);
+    put(t, "seeds", COLUMN_WIDTH);
+    put(t, "best arm", LABEL_WIDTH);
+    put(t, "best other arm", LABEL_WIDTH);
+    end_line(t);
+    put_rule(t, 6, 0);
+    for (size_t w = t->begin; w < t->end; w++)
+        put_lead(t, t->c->columns[w]);
+}
+
+static void put_leads(struct table t)
+{
+    const struct experiment *e = t.c->experiment;
+    if (e->side_count == 0)
+        return;
+    for (size_t i = 0; i < e->side_count; i++)
+        fprintf(t.to, "%s%s", i > 0 ? " or " : "Ahead: ", e->sides[i].name);
+    fprintf(t.to,
+            ", each by its best arm on the validation split. Margin: mean difference ± half of "
+            "its 95 %% interval (pairs). Undecided: 0 is in the interval; about so many seeds "
+            "would decide");
+    end_caption(&t);
+    while (next_group(&t))
+        put_lead_table(&t);
+    fputc('\n', t.to);
+}
+
 static const struct {
     const char *title;
     size_t offset;
@@ -348,6 +411,7 @@ static void put_pairs(struct table t)
 void cells_print(const struct cells *c, FILE *to)
 {
     const struct table t = {.c = c, .to = to};
+    put_leads(t);
     put_scores(t);
     fputc('\n', to);
     put_details(t);
@@ -357,6 +421,7 @@ void cells_print(const struct cells *c, FILE *to)
 void cells_print_markdown(const struct cells *c, FILE *to)
 {
     const struct table t = {.c = c, .to = to, .markdown = true};
+    put_leads(t);
     put_scores(t);
     fputs("\n<details><summary>Time, rates, staleness; differences on the same seeds</summary>\n\n",
           to);

@@ -133,6 +133,13 @@ void experiment_close(struct experiment *e)
     for (size_t i = 0; i < v->compared_count; i++)
         memory_free(v->compared[i]);
     memory_free(v->compared);
+    for (struct side *s = e->sides; s < e->sides + e->side_count; s++) {
+        for (size_t i = 0; i < s->count; i++)
+            memory_free(s->arms[i]);
+        memory_free(s->arms);
+        memory_free(s->name);
+    }
+    memory_free(e->sides);
     for (size_t i = 0; i < e->arm_count; i++) {
         struct arm *a = &e->arms[i];
         memory_free(a->name);

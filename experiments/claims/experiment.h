@@ -96,6 +96,13 @@ struct verdict_arms {
     int64_t column; /* the column of these roles; NO_COLUMN: none */
 };
 
+/* A side of key `map`: arms of which the best stands for the side. */
+struct side {
+    char *name;
+    char **arms; /* [count] */
+    size_t count;
+};
+
 struct experiment {
     char *name, *file, *question, *source; /* source may be NULL */
     char *discussion; /* Markdown: the meaning of the results, why claims fail; or NULL */
@@ -114,6 +121,8 @@ struct experiment {
     struct claim *claims;
     size_t claim_count;
     struct verdict_arms verdict;
+    struct side *sides; /* [side_count]; none, or at least two */
+    size_t side_count;
 };
 
 /* Opens a file by its path, or a compiled-in one by its name. ERROR_USAGE "file:line: …". */

@@ -299,6 +299,30 @@ done:
     return result;
 }
 
+/* map: {synchronous: [sync, backup], asynchronous: [tuned, damped]} */
+static status read_map(const struct yaml_tree *d, const struct node *n, struct experiment *e)
+{
+    status result = OK;
+    if (n == NULL)
+        goto done;
+    TRY(node_require(d, n, NODE_MAP, "map"));
+    if (n->count < 2)
+        FAIL(ERROR_USAGE, "%s:%u: a map compares at least two sides, {NAME: [ARMS]}", d->name,
+             n->line);
+    TRY(memory_new(&e->sides, n->count, sizeof *e->sides, "map"));
+    for (size_t i = 0; i < n->count; i++) {
+        struct side *s = &e->sides[i];
+        e->side_count = i + 1;
+        s->name = text_copy(n->keys[i]);
+        TRY(read_arms(d, &n->children[i], n->keys[i], e, &s->arms, &s->count));
+        if (s->count == 0)
+            FAIL(ERROR_USAGE, "%s:%u: side '%s' of the map has no arm", d->name,
+                 n->children[i].line, s->name);
+    }
+done:
+    return result;
+}
+
 static status read_quick(const struct yaml_tree *d, const struct node *n, struct experiment *e)
 {
     status result = OK;
@@ -424,9 +448,9 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
              "a file of settings with `gradlag run %s`",
              d->name, d->name);
     }
-    static const char *const known[] = {"name",    "question", "source", "settings",   "at",
-                                        "seeds",   "arms",     "claims", "verdict",    "quick",
-                                        "columns", "axes",     "metric", "discussion", NULL};
+    static const char *const known[] = {
+        "name",    "question", "source",  "settings", "at",  "seeds",  "arms",       "claims",
+        "verdict", "quick",    "columns", "axes",     "map", "metric", "discussion", NULL};
     TRY(experiment_read_axes(d, e));
     TRY(experiment_known_keys(d, e, &d->root, known));
     TRY(read_metric(d, e));
@@ -442,6 +466,7 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
         TRY(default_seeds(&e->seeds));
     TRY(read_lists(d, e));
     TRY(read_verdict(d, node_child(&d->root, "verdict"), e));
+    TRY(read_map(d, node_child(&d->root, "map"), e));
     TRY(read_quick(d, node_child(&d->root, "quick"), e));
     TRY(experiment_check_budgets(e, false));
     TRY(experiment_check_budgets(e, true));

@@ -158,7 +158,8 @@ static const char axes[] =
     "  nodes: {alike: {}, slow: {pace.worker: 0, pace.factor: 5}}\n"
     "  damping: [none, inverse]\n"
     "  workers: [2, 4]\n"
-    "seeds: [1]\n"
+    "seeds: [1, 2, 3]\n"
+    "map: {synchronous: [sync], asynchronous: [async]}\n"
     "arms:\n"
     "  async: {label: asynchronous}\n"
     "  sync: {label: synchronous, settings: {mode: sync}}\n"
@@ -183,13 +184,25 @@ static void several_axes_give_a_table_for_each_combination(void **state)
     process_expect_answer(r,
                           "SELECT group_concat(arm || n, ' ') FROM (SELECT arm, count(*) AS n "
                           "FROM run GROUP BY arm)",
-                          "async8 sync4");
+                          "async24 sync12");
     process_expect_answer(r, "SELECT count(DISTINCT config ->> '$.\"pace.factor\"') FROM run", "2");
     process_expect_line(r, "PASS", "Slow is slower");
     process_expect_line(r, "PASS", "Shared");
     assert_non_null(strstr(process_output(r), "slow, damping=inverse"));
     assert_int_equal(RIG_RUN(r, "reproduce", "axes.yaml", "--no-run"), OK);
-    process_expect_answer(r, "SELECT count(*) FROM run", "12");
+    process_expect_answer(r, "SELECT count(*) FROM run", "36");
+    /* The margin of the first column, over the seeds of both arms. */
+    char margin[32];
+    snprintf(margin, sizeof margin, "%s",
+             process_ask(r,
+                         "SELECT printf('%+.2f', abs(avg(100 * (a.final_accuracy - "
+                         "b.final_accuracy)))) FROM run a JOIN run b USING (seed, workers) WHERE "
+                         "a.arm = 'async' AND b.arm = 'sync' AND workers = 2 AND a.config ->> "
+                         "'$.damping' = 'none' AND a.config ->> '$.\"pace.factor\"' IS b.config "
+                         "->> '$.\"pace.factor\"' AND coalesce(a.config ->> "
+                         "'$.\"pace.worker\"', -1) < 0"));
+    assert_true(margin[0] == '+');
+    process_expect_line(r, margin, "(3)");
 }
 
 static const char searching[] =
