@@ -24,7 +24,7 @@ static bool is_measured(const struct cell *cell)
 }
 
 /* NULL: an arm of the side is not measured. */
-static const struct cell *best_of(const struct cells *c, const struct side *side, int64_t column)
+static const struct cell *best_of(const struct cells *c, const struct map_side *side, int64_t column)
 {
     const struct cell *best = NULL;
     for (size_t i = 0; i < side->count; i++) {
@@ -48,7 +48,7 @@ static bool is_better(const struct cells *c, const struct cell *a, const struct 
 static bool find_two(const struct cells *c, int64_t column, struct lead *out)
 {
     const struct experiment *e = c->experiment;
-    for (const struct side *s = e->sides; s < e->sides + e->side_count; s++) {
+    for (const struct map_side *s = e->sides; s < e->sides + e->side_count; s++) {
         const struct cell *cell = best_of(c, s, column);
         if (cell == NULL)
             return false;

@@ -127,7 +127,7 @@ static void put_group(const struct table *t)
     if (e->axis_count < 2)
         return;
     for (size_t i = 0; i + 1 < e->axis_count; i++) {
-        const struct axis *a = &e->axes[i];
+        const struct experiment_axis *a = &e->axes[i];
         const char *level = a->levels[experiment_level(e, t->c->columns[t->begin], i)].name;
         fprintf(t->to, "%s%s%s%s", i > 0 ? ", " : "\n", a->named ? "" : a->name,
                 a->named ? "" : "=", level);

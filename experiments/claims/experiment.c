@@ -95,9 +95,9 @@ static void at_free(struct at_column *at, size_t count)
     memory_free(at);
 }
 
-static void axes_free(struct axis *axes, size_t count)
+static void axes_free(struct experiment_axis *axes, size_t count)
 {
-    for (struct axis *a = axes; a < axes + count; a++) {
+    for (struct experiment_axis *a = axes; a < axes + count; a++) {
         for (size_t i = 0; i < a->count; i++) {
             memory_free(a->levels[i].name);
             settings_free(&a->levels[i].settings);
@@ -133,7 +133,7 @@ void experiment_close(struct experiment *e)
     for (size_t i = 0; i < v->compared_count; i++)
         memory_free(v->compared[i]);
     memory_free(v->compared);
-    for (struct side *s = e->sides; s < e->sides + e->side_count; s++) {
+    for (struct map_side *s = e->sides; s < e->sides + e->side_count; s++) {
         for (size_t i = 0; i < s->count; i++)
             memory_free(s->arms[i]);
         memory_free(s->arms);
@@ -213,7 +213,7 @@ size_t experiment_level_count(const struct experiment *e)
     return e->axis_count > 0 ? e->axis_count : 1;
 }
 
-static size_t find_level(const struct axis *a, const char *name)
+static size_t find_level(const struct experiment_axis *a, const char *name)
 {
     size_t i = 0;
     while (i < a->count && strcmp(a->levels[i].name, name) != 0)
@@ -235,7 +235,7 @@ size_t experiment_axis_of_level(const struct experiment *e, const char *level)
 static status no_level(const struct experiment *e, const char *name)
 {
     struct suggestion known = {.wanted = name};
-    for (const struct axis *a = e->axes; a < e->axes + e->axis_count; a++)
+    for (const struct experiment_axis *a = e->axes; a < e->axes + e->axis_count; a++)
         for (size_t i = 0; i < a->count; i++)
             suggestion_add(&known, a->levels[i].name);
     return suggestion_fail(&known, NULL, "no axis has a level");
@@ -288,7 +288,7 @@ void experiment_column_text(const struct experiment *e, int64_t column, char out
     if (e->axis != NULL)
         level_text(e->axis, number, false, out);
     for (size_t i = 0; i < e->axis_count && length < 64; i++) {
-        const struct axis *a = &e->axes[i];
+        const struct experiment_axis *a = &e->axes[i];
         level_text(a->name, a->levels[experiment_level(e, column, i)].name, a->named, each);
         length += (size_t)snprintf(out + length, 64 - length, "%s%s", i > 0 ? ", " : "", each);
     }
@@ -368,7 +368,7 @@ static void add_values(const struct experiment *e, int64_t column, struct settin
         settings_add(out, e->axis, number, e->file);
     const size_t own = out->count;
     for (size_t i = 0; i < e->axis_count; i++) {
-        const struct axis *a = &e->axes[i];
+        const struct experiment_axis *a = &e->axes[i];
         if (!a->named)
             settings_add(out, a->name, a->levels[experiment_level(e, column, i)].name, e->file);
     }
@@ -427,8 +427,8 @@ static bool tunes(const struct space *s, const char *key, const char *value)
 bool experiment_uses(const struct experiment *e, const char *key, const char *value)
 {
     bool any = sets(&e->settings, key, value) || sets_at(e->at, e->at_count, key, value);
-    for (const struct axis *a = e->axes; a < e->axes + e->axis_count; a++)
-        for (const struct axis_level *l = a->levels; l < a->levels + a->count; l++)
+    for (const struct experiment_axis *a = e->axes; a < e->axes + e->axis_count; a++)
+        for (const struct experiment_level *l = a->levels; l < a->levels + a->count; l++)
             any = any || sets(&l->settings, key, value) ||
                   (!a->named && strcmp(a->name, key) == 0 && strcmp(l->name, value) == 0);
     for (const struct arm *a = e->arms; a < e->arms + e->arm_count && !any; a++)

@@ -18,14 +18,14 @@ enum { NO_COLUMN = -1, EXPERIMENT_AXES = 6 /* at most */ };
 enum { EXPERIMENT_SEEDS = 3 }; /* seeds of each cell if the file has no key `seeds` */
 
 /* A level of an axis: a value of a key, or a name for some settings. */
-struct axis_level {
+struct experiment_level {
     char *name;
     struct settings settings; /* of a named level */
 };
-struct axis {
+struct experiment_axis {
     char *name; /* of the key, or of the axis */
     bool named; /* its levels are names */
-    struct axis_level *levels;
+    struct experiment_level *levels;
     size_t count;
 };
 
@@ -97,7 +97,7 @@ struct verdict_arms {
 };
 
 /* A side of key `map`: arms of which the best stands for the side. */
-struct side {
+struct map_side {
     char *name;
     char **arms; /* [count] */
     size_t count;
@@ -112,7 +112,7 @@ struct experiment {
     /* The one axis of whole numbers: "workers", or the key that `columns` of the file names. NULL:
      * the file has `axes`. */
     char *axis;
-    struct axis *axes;
+    struct experiment_axis *axes;
     size_t axis_count;
     enum metric metric;
     struct int_list columns, seeds, quick_columns, quick_seeds;
@@ -121,7 +121,7 @@ struct experiment {
     struct claim *claims;
     size_t claim_count;
     struct verdict_arms verdict;
-    struct side *sides; /* [side_count]; none, or at least two */
+    struct map_side *sides; /* [side_count]; none, or at least two */
     size_t side_count;
 };
 

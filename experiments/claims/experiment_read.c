@@ -311,7 +311,7 @@ static status read_map(const struct yaml_tree *d, const struct node *n, struct e
              n->line);
     TRY(memory_new(&e->sides, n->count, sizeof *e->sides, "map"));
     for (size_t i = 0; i < n->count; i++) {
-        struct side *s = &e->sides[i];
+        struct map_side *s = &e->sides[i];
         e->side_count = i + 1;
         s->name = text_copy(n->keys[i]);
         TRY(read_arms(d, &n->children[i], n->keys[i], e, &s->arms, &s->count));

@@ -52,7 +52,7 @@ done:
 
 /* workers: [4, 8], or network: {free: {}, slow: {network.gbps: 1}} */
 static status read_axis(const struct yaml_tree *d, struct experiment *e, const char *name,
-                        const struct node *n, struct axis *out)
+                        const struct node *n, struct experiment_axis *out)
 {
     status result = OK;
     out->name = text_copy(name);
@@ -153,7 +153,7 @@ static status keep_levels(const struct yaml_tree *d, const struct experiment *e,
                           const struct node *list, bool *on)
 {
     status result = OK;
-    const struct axis *a = &e->axes[axis];
+    const struct experiment_axis *a = &e->axes[axis];
     bool *wanted = NULL;
     TRY(memory_new(&wanted, a->count, sizeof *wanted, "levels"));
     TRY(node_require(d, list, NODE_LIST, a->name));

@@ -138,119 +138,6 @@ static void columns_may_vary_another_key(void **state)
     experiment_close(&e);
 }
 
-/* A column is one level of each axis; the last axis varies fastest. */
-static const char several_axes[] =
-    "name: map\n"
-    "question: Where?\n"
-    "settings: {mode: async, model: softmax, engine: virtual, epochs: 1, pace: gamma}\n"
-    "axes:\n"
-    "  nodes: {alike: {}, slow: {pace: constant, pace.worker: 0, pace.factor: 5}}\n"
-    "  damping: [none, inverse]\n"
-    "  workers: [4, 8, 16]\n"
-    "at: {slow: {lr: 0.01}, 8 slow: {lr: 0.02}, inverse: {momentum: 0}}\n"
-    "seeds: [1, 2]\n"
-    "arms:\n"
-    "  all: {label: a}\n"
-    "  some:\n"
-    "    label: s\n"
-    "    nodes: [slow]\n"
-    "    workers: [4, 16]\n"
-    "    at: {inverse 16: {lr: 0.5}}\n"
-    "    expected: {slow none 4: 81}\n"
-    "    quick: {4 slow: [2]}\n"
-    "quick: {workers: [4], seeds: [1]}\n"
-    "claims:\n"
-    "  - {claim: c, value: 'accuracy(all, alike, none, 4) - accuracy(some, 16, slow, none)', band: "
-    "[0, 1]}\n"
-    "  - {claim: p, value: 'paired(all, some, slow, inverse, 4)', band: [0, 1]}\n"
-    "verdict: {at: slow none 16, undamped: all}\n";
-
-static double lr_of(const struct experiment *e, const char *arm, int64_t column)
-{
-    struct settings all = {0}, none = {0};
-    options *o = NULL;
-    experiment_settings(e, experiment_arm(e, arm), column, 1, false, &none, &all);
-    assert_int_equal(config_compose(&o, &all), OK);
-    const double lr = options_real(o, "lr");
-    options_close(&o);
-    settings_free(&all);
-    return lr;
-}
-
-static void columns_may_be_combinations_of_several_axes(void **state)
-{
-    (void)state;
-    struct experiment e;
-    char text[64];
-    int64_t column;
-    if (open_text(&e, several_axes) != OK)
-        fail_msg("%s", error_message());
-    assert_int_equal(e.columns.count, 12);
-    const char slow_none_8[3][64] = {"8", "slow", "none"};
-    assert_int_equal(experiment_find_column(&e, slow_none_8, &column), OK);
-    assert_int_equal(column, 7);
-    experiment_column_text(&e, column, text);
-    assert_string_equal(text, "slow, damping=none, 8 workers");
-    assert_true(experiment_arm_has(&e, &e.arms[0], 7));
-    assert_false(experiment_arm_has(&e, &e.arms[1], 7));
-    assert_true(experiment_arm_has(&e, &e.arms[1], 8));  /* slow none 16 */
-    assert_false(experiment_arm_has(&e, &e.arms[1], 2)); /* alike none 16 */
-    assert_int_equal(e.verdict.column, 8);
-    assert_int_equal(e.arms[1].expected[0].column, 6);
-    assert_true(experiment_has(&e, &e.arms[0], 0, 1, true));
-    assert_int_equal(experiment_columns(&e, true)->count, 4);
-    assert_true(experiment_has(&e, &e.arms[1], 6, 2, true));
-    assert_false(experiment_has(&e, &e.arms[1], 6, 1, true));
-    assert_true(lr_of(&e, "all", 0) == 0.03 && lr_of(&e, "all", 6) == 0.01);
-    assert_true(lr_of(&e, "all", 7) == 0.02 && lr_of(&e, "some", 11) == 0.5);
-    for (size_t i = 0; i < e.claim_count; i++)
-        if (cells_check(&e, e.claims[i].value) != OK)
-            fail_msg("%s", error_message());
-    static const char *const wrong[] = {
-        "accuracy(all, alike, none)",      "accuracy(all, alike, none, 5)",
-        "accuracy(all, alike, slow, 4)",   "accuracy(all, alike, none, 4, 7)",
-        "accuracy(some, alike, none, 16)", "paired(all, some, slow, inverse)"};
-    for (size_t i = 0; i < COUNT_OF(wrong); i++)
-        if (cells_check(&e, wrong[i]) != ERROR_USAGE)
-            fail_msg("'%s' should be refused", wrong[i]);
-    experiment_close(&e);
-}
-
-static void axes_that_do_not_fit_are_refused(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *from, *to, *names;
-    } of[] = {
-        {"[4, 8, 16]", "[4, 8, 4]", "4"},
-        {"[4, 8, 16]", "[]", "workers"},
-        {"[none, inverse]", "[none, slow]", "slow"},
-        {"alike: {}", "a b: {}", "a b"},
-        {"alike: {}", "alike: 3", "settings"},
-        {"  damping:", "  nothing:", "nothing"},
-        {"nodes: [slow]", "nodes: [fast]", "fast"},
-        {"workers: [4, 16]", "workers: [4, 4]", "4"},
-        {"8 slow:", "slow alike:", "slow alike"},
-        {"8 slow:", "9 slow:", "9"},
-        {"slow none 4: 81", "slow 4: 81", "slow 4"},
-        {"at: slow none 16,", "at: slow,", "slow"},
-        {"seeds: [1, 2]", "seeds: [1]\ncolumns: delay", "columns"},
-        {"seeds: [1, 2]", "seeds: [1]\nworkers: [1]", "workers"},
-    };
-    for (size_t i = 0; i < COUNT_OF(of); i++) {
-        struct text changed = {0};
-        struct experiment e;
-        const char *at = strstr(several_axes, of[i].from);
-        assert_non_null(at);
-        text_add_bytes(&changed, several_axes, (size_t)(at - several_axes));
-        text_add(&changed, "%s%s", of[i].to, at + strlen(of[i].from));
-        if (open_text(&e, changed.at) != ERROR_USAGE ||
-            strstr(error_message(), of[i].names) == NULL)
-            fail_msg("'%s' for '%s': %s", of[i].to, of[i].from, error_message());
-        text_free(&changed);
-    }
-}
-
 static void quick_may_set_the_seeds_of_one_cell(void **state)
 {
     (void)state;
@@ -651,8 +538,6 @@ int main(void)
         cmocka_unit_test(the_example_of_the_docs_is_a_valid_file),
         cmocka_unit_test(every_key_of_a_file_is_read),
         cmocka_unit_test(columns_may_vary_another_key),
-        cmocka_unit_test(columns_may_be_combinations_of_several_axes),
-        cmocka_unit_test(axes_that_do_not_fit_are_refused),
         cmocka_unit_test(quick_may_set_the_seeds_of_one_cell),
         cmocka_unit_test(an_ineffective_shared_setting_is_dropped_and_an_arms_own_is_an_error),
         cmocka_unit_test(specific_settings_override_general_ones),
