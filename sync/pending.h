@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Means over ranks. They are sent in the message of the gradient, after its last value. */
-enum trainer_note { NOTE_LOSS, NOTE_FAILED, NOTE_STOP };
+enum trainer_note { NOTE_LOSS, NOTE_FAILED, NOTE_STOP, NOTE_SECONDS };
 
 /* One rank's mean gradient over some batches, until its update is made. */
 struct pending {

@@ -238,7 +238,7 @@ static void record_evaluation(struct sync_metrics *r, const struct sync_metrics_
     struct evaluation_record row = {
         .updates = s->updates,
         .samples = s->samples,
-        .seconds = sync_metrics_seconds(r),
+        .seconds = training_time_within(&r->length, sync_metrics_seconds(r)),
         .train_loss = r->loss_count > 0 ? r->loss_sum / (double)r->loss_count : NOT_MEASURED,
         .validation_loss = e.validation_loss,
         .validation_accuracy = e.validation_accuracy,
@@ -260,6 +260,7 @@ status sync_metrics_evaluate(struct sync_metrics *r, const struct sync_metrics_s
     communicator *c = r->c;
     const uint64_t began_ns = clock_ns();
 
+    r->evaluated = s->updates + 1;
     sync_metrics_pause(r);
     TRY(replica_collect(s->replica));
     if (c->rank < r->evaluators)
@@ -332,14 +333,14 @@ static void show_progress(struct sync_metrics *r, const struct sync_metrics_stat
     if (r->c->rank != 0 || hooks->progress == NULL || now < r->next_progress_ns)
         return;
     r->next_progress_ns = now + PROGRESS_NS;
-    struct training_progress p = {.updates = s->updates,
-                                  .samples_used = s->samples,
-                                  .total_samples = r->length.total_samples,
-                                  .seconds = r->o->virtual != NULL
-                                                 ? (double)(now - r->opened_ns) * 1e-9
-                                                 : sync_metrics_seconds(r),
-                                  .loss = r->smooth_loss,
-                                  .test_accuracy = r->test_accuracy};
+    struct training_progress p = {
+        .updates = s->updates,
+        .samples_used = s->samples,
+        .total_samples = training_expected_samples(&r->length, s->samples, sync_metrics_seconds(r)),
+        .seconds =
+            r->o->virtual != NULL ? (double)(now - r->opened_ns) * 1e-9 : sync_metrics_seconds(r),
+        .loss = r->smooth_loss,
+        .test_accuracy = r->test_accuracy};
     hooks->progress(hooks->context, &p);
 }
 

@@ -36,8 +36,9 @@ struct sync_metrics {
     const struct sync_trainer_options *o;
     communicator *c;
     struct training_length length;
-    uint64_t samples; /* used, as of the last call of sync_metrics_update */
-    bool begun;       /* sync_metrics_begin was called */
+    uint64_t samples;   /* used, as of the last call of sync_metrics_update */
+    uint64_t evaluated; /* updates at the last evaluation, plus 1; 0: none */
+    bool begun;         /* sync_metrics_begin was called */
     uint64_t began_ns, paused_ns, pause_began_ns; /* on the training clock */
     uint64_t opened_ns, next_progress_ns;         /* on the host's clock */
     double seconds_before; /* of training, in the runs that this one resumes */

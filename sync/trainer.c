@@ -47,10 +47,12 @@ struct trainer {
     uint64_t updates, samples; /* applied; used */
     uint64_t batches;          /* computed by each rank */
     uint64_t skipped;          /* of these batches, without an update (on_nonfinite=skip) */
+    uint64_t unused;           /* likewise, because the time was over (key seconds) */
     uint64_t skipped_last;     /* updates skipped in a row */
     struct staleness_sum staleness;
     double sent_before; /* bytes, by the runs that this one resumes */
     bool may_skip, stopped;
+    double seconds; /* training time that all ranks agree on, at the last exchange; key seconds */
     uint64_t verify_every, verified; /* updates; those at the last comparison */
     struct pending_queue waiting;
     struct rank_state rank_state;
@@ -60,9 +62,11 @@ struct trainer {
 
 /* ---- what ranks decide together ------------------------------------------------------------- */
 
-/* This rank's notes about its gradient, for the other ranks. */
+/* This rank's notes about its gradient, for the other ranks. The time is rank 0's. */
 static void fill_notes(const struct trainer *t, struct pending *m)
 {
+    const double seconds = t->c->rank == 0 ? sync_metrics_seconds(&t->report) : 0;
+    m->notes[NOTE_SECONDS] = (float)(seconds * t->c->size);
     if (m->own != OK)
         log_error("rank %u: %s", t->c->rank, error_message());
     m->notes[NOTE_LOSS] = m->own == OK ? m->stats.loss : 0;
@@ -81,6 +85,8 @@ static status check_notes(struct trainer *t, const struct pending *m)
              (unsigned long long)t->updates);
     }
     t->stopped = t->stopped || m->notes[NOTE_STOP] != 0;
+    t->seconds = t->c->size > 1 ? m->notes[NOTE_SECONDS] : sync_metrics_seconds(&t->report);
+    schedule_at(&t->schedule, t->seconds);
 done:
     return result;
 }
@@ -139,10 +145,15 @@ static unsigned batches_left(const struct trainer *t, unsigned wanted)
                                   wanted);
 }
 
+static bool time_is_over(const struct trainer *t)
+{
+    return training_time_is_over(&t->length, t->seconds);
+}
+
 /* Whether there are samples without a gradient. */
 static bool wants_more(const struct trainer *t)
 {
-    return samples_computed(t) < t->length.total_samples && !t->stopped;
+    return samples_computed(t) < t->length.total_samples && !t->stopped && !time_is_over(t);
 }
 
 /* This rank's mean gradient over its next batches. */
@@ -228,6 +239,11 @@ static status apply(struct trainer *t, const struct pending *m)
     const uint64_t began = clock_ns();
     const double loss = m->notes[NOTE_LOSS];
     bool finite = isfinite(loss);
+    if (time_is_over(t)) {
+        replica_take(t->replica);
+        t->unused += m->batches;
+        goto done;
+    }
     if (finite)
         TRY(update(t, m->batches, &finite));
     replica_take(t->replica);
@@ -384,6 +400,7 @@ static void resume(struct trainer *t, const struct training_state *begin,
 {
     t->updates = t->verified = begin->updates;
     t->samples = begin->samples;
+    t->seconds = begin->seconds;
     t->skipped = begin->skipped;
     t->skipped_last = begin->skipped_last;
     t->sent_before = begin->sent_bytes;
@@ -444,8 +461,8 @@ static void outcome_of(const struct trainer *t, struct training_outcome *out)
 {
     out->updates = t->updates;
     out->samples_used = t->samples;
-    out->samples_computed = samples_computed(t) + t->skipped * t->update_samples;
-    out->train_seconds = sync_metrics_seconds(&t->report);
+    out->samples_computed = samples_computed(t) + (t->skipped + t->unused) * t->update_samples;
+    out->train_seconds = training_time_within(&t->length, sync_metrics_seconds(&t->report));
     out->sent_bytes = sent_bytes(t);
     out->staleness = t->staleness;
 }
@@ -464,7 +481,7 @@ static void outcome_of_failure(const struct trainer *t, struct training_outcome 
 /* If the run is asked to stop, gradients that wait go into the last checkpoint. */
 static bool goes_on(const struct trainer *t)
 {
-    return wants_more(t) || (t->waiting.count > 0 && !t->stopped);
+    return wants_more(t) || (t->waiting.count > 0 && !t->stopped && !time_is_over(t));
 }
 
 status sync_trainer_run(const struct sync_trainer_options *o, struct training_outcome *out)
@@ -480,12 +497,12 @@ status sync_trainer_run(const struct sync_trainer_options *o, struct training_ou
     while (goes_on(&t))
         TRY(next_step(&t));
     struct sync_metrics_state last = state_of(&t);
-    if (resumed_at_end)
+    if (resumed_at_end || (time_is_over(&t) && t.report.evaluated != t.updates + 1))
         TRY(sync_metrics_evaluate(&t.report, &last));
     TRY(sync_metrics_end(&t.report, &last));
     outcome_of(&t, out);
     TRY(replica_check_compare(t.c, t.replica, t.updates, out->parameters_sha256));
-    if (t.samples < t.length.total_samples)
+    if (t.samples < t.length.total_samples && !time_is_over(&t))
         FAIL(STOPPED, "stopped on request after %llu updates", (unsigned long long)t.updates);
 done:
     if (result != OK && result != STOPPED && t.report.begun)

@@ -19,12 +19,14 @@ uint64_t training_checkpoint_every(const options *o, uint64_t epoch_samples)
 
 static bool length_is_set(const options *o, const char *key)
 {
-    return strcmp(key, "epochs") == 0 ? options_was_set(o, key) : options_integer(o, key) > 0;
+    return strcmp(key, "epochs") == 0    ? options_was_set(o, key)
+           : strcmp(key, "seconds") == 0 ? options_real(o, key) > 0
+                                         : options_integer(o, key) > 0;
 }
 
 static status refuse_lengths(const options *o)
 {
-    static const char *const keys[] = {"epochs", "samples", "updates"};
+    static const char *const keys[] = {"epochs", "samples", "updates", "seconds"};
     struct text set = {0};
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
         if (length_is_set(o, keys[i])) {
@@ -46,7 +48,8 @@ status training_length_of(const options *o, uint64_t epoch_samples, uint64_t upd
     uint64_t samples = (uint64_t)options_integer(o, "samples");
     uint64_t updates = (uint64_t)options_integer(o, "updates");
     double epochs = options_real(o, "epochs");
-    int set = (samples > 0) + (updates > 0) + options_was_set(o, "epochs");
+    const double seconds = options_real(o, "seconds");
+    int set = (samples > 0) + (updates > 0) + (seconds > 0) + options_was_set(o, "epochs");
 
     REQUIRE(epoch_samples > 0 && update_samples > 0);
     if (set > 1)
@@ -55,9 +58,11 @@ status training_length_of(const options *o, uint64_t epoch_samples, uint64_t upd
                    : updates > 0 ? (double)updates * (double)update_samples
                                  : floor(epochs * (double)epoch_samples + 0.5);
     double every = options_real(o, "evaluate_every") * (double)epoch_samples;
+    total = seconds > 0 ? 1 : total;
     if (total < 1) {
-        FAIL(ERROR_USAGE, "training would use 0 samples: set epochs, samples or updates to a value "
-                          "above 0");
+        FAIL(ERROR_USAGE,
+             "training would use 0 samples: set epochs, samples, updates or seconds to "
+             "a value above 0");
     }
     if (!(total < 0x1p62 && every >= 0 && every < 0x1p62)) {
         FAIL(ERROR_USAGE,
@@ -66,7 +71,10 @@ status training_length_of(const options *o, uint64_t epoch_samples, uint64_t upd
              "2^62; change epochs, samples, updates or evaluate_every",
              total, every);
     }
-    out->total_samples = updates > 0 ? updates * update_samples : (uint64_t)total;
+    out->seconds = seconds;
+    out->total_samples = seconds > 0   ? TRAINING_ENDLESS
+                         : updates > 0 ? updates * update_samples
+                                       : (uint64_t)total;
     out->evaluate_every = samples_of(options_real(o, "evaluate_every"), epoch_samples);
 done:
     return result;

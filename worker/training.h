@@ -50,8 +50,10 @@ struct training_state {
  * its checkpoint. */
 struct training_hooks {
     void *context;
-    /* Evaluates parameters. This time does not count as training time. */
-    status (*evaluate)(void *context, const float *parameters, struct evaluation *out);
+    /* Evaluates parameters, on at most `threads` threads (0: the hook decides). If training pauses
+     * meanwhile, this time does not count as training time. */
+    status (*evaluate)(void *context, const float *parameters, unsigned threads,
+                       struct evaluation *out);
     /* Computes the gradient of a worker's batch at any parameters. This time does not count as
      * training time. Called from the evaluation thread. NULL: gradients cannot be probed. */
     status (*gradient)(void *context, unsigned worker, uint64_t batch, const float *parameters,
@@ -86,12 +88,33 @@ struct training_outcome {
     char parameters_sha256[65]; /* of the final parameters as little-endian float32; "": unknown */
 };
 
-/* Samples of the whole training, from the one key of epochs | samples | updates that is set, and
+/* Length of the training, from the one key of epochs | samples | updates | seconds that is set, and
  * samples between evaluations, from evaluate_every (in epochs; 0: evaluate only at the end).
- * `update_samples`: samples per update. ERROR_USAGE: more than one of the three keys is set. */
+ * `update_samples`: samples per update. ERROR_USAGE: more than one of the four keys is set. */
 struct training_length {
     uint64_t total_samples, evaluate_every;
+    double seconds; /* of training; then total_samples is TRAINING_ENDLESS. 0: samples count */
 };
+#define TRAINING_ENDLESS (UINT64_C(1) << 62)
+
+/* A gradient that arrives at or after this time is not used. */
+static inline bool training_time_is_over(const struct training_length *l, double seconds)
+{
+    return l->seconds > 0 && seconds >= l->seconds;
+}
+/* The time of the last state: not later than the end. */
+static inline double training_time_within(const struct training_length *l, double seconds)
+{
+    return training_time_is_over(l, seconds) ? l->seconds : seconds;
+}
+/* For the progress display. */
+static inline uint64_t training_expected_samples(const struct training_length *l, uint64_t samples,
+                                                 double seconds)
+{
+    if (l->seconds == 0)
+        return l->total_samples;
+    return seconds > 0 ? (uint64_t)((double)samples * l->seconds / seconds) : 0;
+}
 status training_length_of(const options *o, uint64_t epoch_samples, uint64_t update_samples,
                           struct training_length *out) MUST_CHECK;
 /* Samples between checkpoints, from key checkpoint_every (in epochs); 0: no periodic checkpoints.

@@ -217,7 +217,7 @@ static void bound(void *context UNUSED, const char *endpoint)
 }
 
 static status no_evaluation(void *context UNUSED, const float *parameters UNUSED,
-                            struct evaluation *out)
+                            unsigned threads UNUSED, struct evaluation *out)
 {
     *out = (struct evaluation){NAN, NAN, NAN, NAN, NAN, NAN};
     return OK;

@@ -267,6 +267,40 @@ void experiment_settings(const struct experiment *e, const struct arm *arm, int6
     settings_add(out, "arm", arm->name, e->file);
 }
 
+static bool sets(const struct settings *s, const char *key, const char *value)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (strcmp(s->at[i].key, key) == 0 && strcmp(s->at[i].value, value) == 0)
+            return true;
+    return false;
+}
+
+static bool sets_at(const struct at_column *at, size_t count, const char *key, const char *value)
+{
+    bool any = false;
+    for (size_t i = 0; i < count; i++)
+        any = any || sets(&at[i].settings, key, value);
+    return any;
+}
+
+static bool tunes(const struct space *s, const char *key, const char *value)
+{
+    for (size_t i = 0; i < s->count; i++)
+        for (size_t k = 0; strcmp(s->at[i].key, key) == 0 && k < s->at[i].count; k++)
+            if (strcmp(s->at[i].values[k], value) == 0)
+                return true;
+    return false;
+}
+
+bool experiment_uses(const struct experiment *e, const char *key, const char *value)
+{
+    bool any = sets(&e->settings, key, value) || sets_at(e->at, e->at_count, key, value);
+    for (const struct arm *a = e->arms; a < e->arms + e->arm_count && !any; a++)
+        any = sets(&a->settings, key, value) || sets_at(a->at, a->at_count, key, value) ||
+              tunes(&a->tune.space, key, value);
+    return any;
+}
+
 void experiment_print_all(FILE *to)
 {
     char name[64];

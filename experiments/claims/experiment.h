@@ -119,6 +119,8 @@ bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64
 /* What the arm tunes; NULL: nothing. */
 const struct tune_space *experiment_tune_space(const struct arm *arm, bool quick);
 
+/* Whether any run has this setting. */
+bool experiment_uses(const struct experiment *e, const char *key, const char *value);
 /* The name of compiled-in experiment `index`; false after the last. */
 bool experiment_at(size_t index, char name[64]);
 /* One line for each compiled-in experiment: its name and its question. */

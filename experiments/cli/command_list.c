@@ -1,5 +1,6 @@
-#include "base/text.h"
+#include "base/memory.h"
 #include "base/suggestion.h"
+#include "base/text.h"
 #include "experiments/command.h"
 
 #include "experiments/claims/experiment.h"
@@ -8,6 +9,7 @@
 #include "results/query/query.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void print_range(const struct option *option)
@@ -31,13 +33,61 @@ void command_print_option(const struct option *option, int indent)
     printf("\n%*s%s\n", indent + 4, "", option->help);
 }
 
-static void print_registry(const struct registry *r)
+/* The compiled-in experiments. The caller frees them with close_experiments(). */
+struct experiments {
+    struct experiment *at;
+    size_t count;
+};
+
+static status open_experiments(struct experiments *out)
+{
+    status result = OK;
+    char name[64];
+    for (size_t i = 0; experiment_at(i, name); i++) {
+        struct experiment one;
+        TRY(experiment_open(&one, name));
+        *(struct experiment *)memory_append(&out->at, &out->count, sizeof one) = one;
+    }
+done:
+    return result;
+}
+
+static void close_experiments(struct experiments *e)
+{
+    for (size_t i = 0; i < e->count; i++)
+        experiment_close(&e->at[i]);
+    free(e->at);
+}
+
+/* A rule from a paper should have an experiment that shows what it does. Files need not name the
+ * default of a key. */
+static void print_experiments_with(const struct experiments *all, const char *key,
+                                   const char *value)
+{
+    const char *before = "               experiments: ";
+    const struct option *global = keys_find(key);
+    bool any = false;
+    if (global == NULL || strcmp(global->initial, value) == 0)
+        return;
+    for (size_t i = 0; i < all->count; i++) {
+        if (experiment_uses(&all->at[i], key, value)) {
+            printf("%s%s", before, all->at[i].name);
+            before = ", ";
+            any = true;
+        }
+    }
+    printf("%s\n", any ? "" : "               no experiment");
+}
+
+static void print_registry(const struct registry *r, const struct experiments *all)
 {
     for (size_t i = 0; i < r->count; i++) {
         const struct about *about = r->entries[i];
         printf("%-14s %s\n", about->name, about->description);
-        if (about->source != NULL)
+        if (about->source != NULL) {
             printf("               source: %s\n", about->source);
+            print_experiments_with(all, r->kind, about->name);
+        }
         for (const struct option *o = about->options; o != NULL && o->key != NULL; o++)
             command_print_option(o, 15);
     }
@@ -184,6 +234,7 @@ static status fail_for_kind(const char *kind)
 status command_list(int argc, char **argv)
 {
     status result = OK;
+    struct experiments experiments = {0};
     const bool keys = argc > 0 && strcmp(argv[0], "keys") == 0;
     if (argc != 1 && !(keys && argc == 2)) {
         command_print_kinds(stderr);
@@ -192,16 +243,20 @@ status command_list(int argc, char **argv)
              "list keys WORD`");
     }
     const char *kind = argv[0];
-    if (keys)
+    const struct registry *registry = find_registry(kind);
+    if (keys) {
         TRY(print_keys(argc == 2 ? argv[1] : NULL));
-    else if (strcmp(kind, "queries") == 0)
+    } else if (strcmp(kind, "queries") == 0) {
         command_print_queries(stdout);
-    else if (strcmp(kind, "experiments") == 0)
+    } else if (strcmp(kind, "experiments") == 0) {
         experiment_print_all(stdout);
-    else if (find_registry(kind) != NULL)
-        print_registry(find_registry(kind));
-    else
+    } else if (registry != NULL) {
+        TRY(open_experiments(&experiments));
+        print_registry(registry, &experiments);
+    } else {
         TRY(fail_for_kind(kind));
+    }
 done:
+    close_experiments(&experiments);
     return result;
 }

@@ -203,11 +203,11 @@ done:
     return result;
 }
 
-/* epochs, samples and updates all set the length of training. Among nonzero ones from different
- * origins the last counts. */
+/* epochs, samples, updates and seconds all set the length of training. Among nonzero ones from
+ * different origins the last counts. */
 static bool length_overruled(const struct settings *s, size_t index)
 {
-    static const char *const lengths[] = {"epochs", "samples", "updates"};
+    static const char *const lengths[] = {"epochs", "samples", "updates", "seconds"};
     bool is_length = false, later = false;
     for (size_t k = 0; k < COUNT_OF(lengths); k++)
         is_length = is_length || strcmp(s->at[index].key, lengths[k]) == 0;

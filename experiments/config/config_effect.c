@@ -73,8 +73,11 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
         *out = (struct ineffective){"compression", "local_steps", "1"};
         return true;
     }
-    if (options_integer(o, "warmup_updates") > 0 && !is_initial(o, "warmup_epochs")) {
-        *out = (struct ineffective){"warmup_epochs", "warmup_updates", "0"};
+    const char *warmup = options_integer(o, "warmup_updates") > 0 ? "warmup_updates"
+                         : options_real(o, "warmup_seconds") > 0  ? "warmup_seconds"
+                                                                  : NULL;
+    if (warmup != NULL && !is_initial(o, "warmup_epochs")) {
+        *out = (struct ineffective){"warmup_epochs", warmup, "0"};
         return true;
     }
     for (size_t i = 0; i < COUNT_OF(of); i++) {
@@ -314,6 +317,32 @@ done:
     return result;
 }
 
+/* Several servers, workers with local steps of their own, and stages do not agree on a time. */
+static status check_seconds(const options *o)
+{
+    status result = OK;
+    static const struct {
+        const char *key, *value;
+    } needs[] = {{"servers", "1"}, {"outer", "none"}};
+    if (options_real(o, "seconds") == 0)
+        return OK;
+    if (strcmp(options_text(o, "mode"), "pipeline") == 0)
+        FAIL(ERROR_USAGE, "%s: mode=pipeline has no length in seconds; set epochs or updates",
+             options_origin(o, "seconds"));
+    for (size_t i = 0; i < COUNT_OF(needs); i++) {
+        if (!is_initial(o, needs[i].key)) {
+            FAIL(ERROR_USAGE,
+                 "%s: seconds=%s requires %s=%s, but the settings have %s=%s; set epochs or "
+                 "updates, or %s=%s",
+                 options_origin(o, "seconds"), options_value(o, "seconds"), needs[i].key,
+                 needs[i].value, needs[i].key, options_value(o, needs[i].key), needs[i].key,
+                 needs[i].value);
+        }
+    }
+done:
+    return result;
+}
+
 /* A pipeline always stops at a non-finite value. */
 static status check_on_nonfinite(const options *o)
 {
@@ -358,6 +387,7 @@ status config_check(const options *o)
     TRY(check_external(o));
     TRY(sampler_check(o, chosen_dataset(o)->tokens));
     TRY(check_pipeline(o));
+    TRY(check_seconds(o));
     TRY(check_on_nonfinite(o));
     TRY(check_balance(o));
     TRY(check_pace(o));

@@ -16,11 +16,12 @@ static bool is_of_the_cluster(const char *key)
     return false;
 }
 
-/* `epochs` has no effect if `samples` or `updates` is set. */
+/* `epochs` has no effect if `samples`, `updates` or `seconds` is set. */
 static bool is_overruled(const json_t *all, const char *key)
 {
     bool counted = json_integer_value(json_object_get(all, "samples")) > 0 ||
-                   json_integer_value(json_object_get(all, "updates")) > 0;
+                   json_integer_value(json_object_get(all, "updates")) > 0 ||
+                   json_number_value(json_object_get(all, "seconds")) > 0;
     return counted && strcmp(key, "epochs") == 0;
 }
 

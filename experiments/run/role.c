@@ -79,10 +79,13 @@ done:
  * during an evaluation writes its checkpoint meanwhile, in another thread. */
 static pthread_mutex_t computing = PTHREAD_MUTEX_INITIALIZER;
 
-static status evaluate(void *context, const float *parameters, struct evaluation *out)
+static status evaluate(void *context, const float *parameters, unsigned threads,
+                       struct evaluation *out)
 {
     struct role_process *p = context;
     pthread_mutex_lock(&computing);
+    if (threads > 0)
+        worker_evaluate_on(p->worker, threads);
     const status result = worker_evaluate(p->worker, parameters, out);
     pthread_mutex_unlock(&computing);
     return result;

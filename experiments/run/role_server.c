@@ -110,9 +110,6 @@ static status open_model(struct role_process *p)
         p->hooks.context = p;
     p->hooks.worker_ended = status_pipe_exists() ? worker_ended : NULL;
     TRY(worker_open(&p->worker, &evaluation));
-    /* Training pauses meanwhile, so the workers' cores are idle. */
-    worker_evaluate_on(p->worker,
-                       processor_count() / (unsigned)options_integer(p->settings, "threads"));
 done:
     return result;
 }
@@ -183,6 +180,8 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
         .initial = start->parameters,
         .start = start->state.parameters != NULL ? &start->state : NULL,
         .epoch_samples = epoch,
+        .evaluates_on_cores = strcmp(options_text(o, "device"), "cpu") == 0 &&
+                              strcmp(options_text(o, "model"), "external") != 0,
         .run_token = p->token,
         .settings_hash = config_hash_number(o),
         .endpoint = endpoints.own,

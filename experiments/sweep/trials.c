@@ -89,7 +89,7 @@ done:
 static void add_scaled(const options *o, const char *key, double part, struct settings *out)
 {
     char value[32];
-    bool whole = strcmp(key, "epochs") != 0 && strcmp(key, "warmup_epochs") != 0;
+    const bool whole = strstr(key, "updates") != NULL || strcmp(key, "samples") == 0;
     double number = options_real(o, key) * part;
     snprintf(value, sizeof value, whole ? "%.0f" : "%.6g",
              whole ? fmax(1, nearbyint(number)) : number);
@@ -104,9 +104,13 @@ static status shorten(struct settings *all, double part)
     TRY(config_compose(&o, all));
     const char *length = options_integer(o, "updates") > 0   ? "updates"
                          : options_integer(o, "samples") > 0 ? "samples"
+                         : options_real(o, "seconds") > 0    ? "seconds"
                                                              : "epochs";
+    const char *warmup = options_integer(o, "warmup_updates") > 0 ? "warmup_updates"
+                         : options_real(o, "warmup_seconds") > 0  ? "warmup_seconds"
+                                                                  : "warmup_epochs";
     add_scaled(o, length, part, all);
-    add_scaled(o, "warmup_epochs", part, all);
+    add_scaled(o, warmup, part, all);
 done:
     options_close(&o);
     return result;

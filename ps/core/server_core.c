@@ -78,6 +78,7 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     c->slots = o->slots;
     c->slot_count = o->slot_count;
     c->total_samples = o->total_samples;
+    c->total_seconds = o->total_seconds;
     c->evaluate_every = o->evaluate_every;
     c->follows = o->follows;
     c->may_skip = strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;
@@ -287,6 +288,7 @@ static void accept_push(server_core *c, struct member *member, const struct serv
     member->momentum = member->total_momentum = NOT_MEASURED;
     member->measured = false;
     c->samples_computed += push->samples;
+    schedule_at(&c->schedule, push->at_seconds);
 }
 
 status server_core_push(server_core *c, const struct server_push *push, struct server_actions *out)
@@ -303,6 +305,8 @@ status server_core_push(server_core *c, const struct server_push *push, struct s
         accept_push(c, member, push);
         if (c->ended)
             core_drop_late(c, member, PUSH_AFTER_END, MEMBER_READY);
+        else if (c->total_seconds > 0 && push->at_seconds >= c->total_seconds)
+            core_end_by_time(c, member);
         else if (!isfinite(push->loss))
             core_reject_not_finite(c, member, PUSH_BAD_LOSS);
         else
@@ -383,6 +387,11 @@ uint64_t server_core_samples_used(const server_core *c)
 uint64_t server_core_samples_computed(const server_core *c)
 {
     return c->samples_computed;
+}
+
+bool server_core_complete(const server_core *c)
+{
+    return c->complete;
 }
 
 bool server_core_ended(const server_core *c)

@@ -43,6 +43,7 @@ struct server_core_options {
     const float *initial;           /* θ at version 0; copied into a slot */
     uint64_t epoch_samples;         /* training samples in one epoch */
     uint64_t total_samples;  /* training ends when applied gradients contain this many samples */
+    double total_seconds;    /* or when a gradient arrives at this time; it is not used. 0: never */
     uint64_t evaluate_every; /* samples between evaluations; 0: only at the end */
     bool follows;            /* this is a follower (server > 0): it neither evaluates nor ends
                                 training; server 0 does both */
@@ -83,7 +84,7 @@ enum server_action_kind {
                         releases the workers that this update allows to continue */
     SERVER_DIVERGED, /* the gradient or loss of record.worker is not finite; the run ends. With
                         on_nonfinite=skip: too many such gradients */
-    SERVER_FINISHED, /* total_samples reached and evaluated; dismiss all workers */
+    SERVER_FINISHED, /* the end is reached and evaluated; dismiss all workers */
 };
 
 struct server_action {
@@ -140,6 +141,8 @@ unsigned server_core_latest_slot(const server_core *c);
 uint64_t server_core_arrivals(const server_core *c);
 uint64_t server_core_samples_used(const server_core *c);
 uint64_t server_core_samples_computed(const server_core *c);
+/* True: the end is reached; its evaluation may be missing. */
+bool server_core_complete(const server_core *c);
 /* True after SERVER_FINISHED, SERVER_DIVERGED or server_core_end(). */
 bool server_core_ended(const server_core *c);
 /* True: `worker` is released and the core waits for its push. */

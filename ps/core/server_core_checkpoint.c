@@ -145,6 +145,7 @@ status core_resume(server_core *c, const struct server_core_options *o)
     }
     c->version = c->slot_version[c->latest] = start->updates;
     c->samples_used = start->samples;
+    schedule_at(&c->schedule, start->seconds);
     c->samples_computed = start->computed;
     optimizer_set_updates(c->optimizer, start->updates);
     read_vectors(c, o);

@@ -60,6 +60,8 @@ struct server_core {
     unsigned at_slowest;         /* members with that clock; 0: `slowest` is out of date */
     unsigned cause;              /* the worker of the current event */
     double rate;                 /* learning rate of the last update, without scales */
+    double total_seconds;
+    uint64_t evaluated; /* version of the last evaluation, plus 1; 0: none */
 
     /* Pushes in the running sum, in order of arrival. */
     struct push_record *taken;
@@ -107,6 +109,8 @@ void core_decide(server_core *c, struct member *member);
 bool core_apply_if_due(server_core *c);
 /* Emits SERVER_EVALUATE if an evaluation is due. `before`: samples used at the last call. */
 void core_request_evaluation(server_core *c, uint64_t before);
+/* The member's push arrived at or after the end: drops it and all others, and ends training. */
+void core_end_by_time(server_core *c, struct member *member);
 /* The member stops reading its slot and enters state `next`. */
 void core_stop_reading(server_core *c, struct member *member, enum member_state next);
 /* Drops one held push, or all held and taken pushes (PUSH_DROPPED_LATE). */

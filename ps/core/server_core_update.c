@@ -294,12 +294,26 @@ void core_request_evaluation(server_core *c, uint64_t before)
 {
     if (c->follows)
         return;
-    c->complete = c->samples_used >= c->total_samples;
+    c->complete = c->samples_used >= c->total_samples ||
+                  (c->total_seconds > 0 && c->schedule.seconds >= c->total_seconds);
     bool crossed =
         c->evaluate_every > 0 && before / c->evaluate_every < c->samples_used / c->evaluate_every;
     if (c->complete || crossed) {
         c->evaluating = true;
+        c->evaluated = c->version + 1;
         core_emit(c, SERVER_EVALUATE);
+    }
+}
+
+void core_end_by_time(server_core *c, struct member *member)
+{
+    core_drop_late(c, member, PUSH_AFTER_END, MEMBER_READY);
+    core_drop_all(c, PUSH_RUN_ENDED);
+    if (c->evaluated != c->version + 1) {
+        core_request_evaluation(c, c->samples_used);
+    } else { /* the last update was evaluated already */
+        c->complete = c->ended = true;
+        core_emit(c, SERVER_FINISHED);
     }
 }
 

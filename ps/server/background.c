@@ -19,6 +19,7 @@ enum background_work { NOTHING, EVALUATE, PROBE, SAVE };
 struct background_piece {
     enum background_work work;
     const float *parameters;        /* EVALUATE */
+    unsigned threads;               /* EVALUATE */
     struct background_probe probe;  /* PROBE */
     struct training_state training; /* SAVE */
     struct evaluation evaluation;
@@ -51,7 +52,7 @@ static void do_work(const struct background *b, struct background_piece *p)
 {
     void *context = b->hooks.context;
     if (p->work == EVALUATE)
-        p->code = b->hooks.evaluate(context, p->parameters, &p->evaluation);
+        p->code = b->hooks.evaluate(context, p->parameters, p->threads, &p->evaluation);
     else if (p->work == PROBE)
         p->code = compare(b, &p->probe, &p->cosine);
     else
@@ -162,10 +163,11 @@ static void begin(background *b, const struct background_piece *piece)
     pthread_mutex_unlock(&b->lock);
 }
 
-void background_evaluate(background *b, const float *parameters)
+void background_evaluate(background *b, const float *parameters, unsigned threads)
 {
     REQUIRE(b->hooks.evaluate != NULL);
-    begin(b, &(struct background_piece){.work = EVALUATE, .parameters = parameters});
+    begin(b, &(struct background_piece){
+                 .work = EVALUATE, .parameters = parameters, .threads = threads});
 }
 
 void background_probe(background *b, const struct background_probe *probe)

@@ -33,7 +33,7 @@ struct background_probe {
 };
 
 /* Begin a piece of work. Contract: the last one has been taken. */
-void background_evaluate(background *b, const float *parameters);
+void background_evaluate(background *b, const float *parameters, unsigned threads);
 void background_probe(background *b, const struct background_probe *probe);
 /* Copies `now`, not what it points to. */
 void background_save(background *b, const struct training_state *now);

@@ -34,22 +34,35 @@ void ps_metrics_push(struct ps_metrics *t, const struct push_record *row)
         recorder_push(t->recorder, row);
 }
 
+void ps_metrics_begin_evaluation(struct ps_metrics *t, struct training_state *where)
+{
+    where->loss_sum = t->loss_sum;
+    where->loss_count = t->loss_count;
+    t->loss_sum = 0;
+    t->loss_count = 0;
+}
+
+void ps_metrics_drop_evaluation(struct ps_metrics *t, const struct training_state *where)
+{
+    t->loss_sum += where->loss_sum;
+    t->loss_count += where->loss_count;
+}
+
 void ps_metrics_evaluation(struct ps_metrics *t, const struct training_state *where,
                            double took_seconds, const struct evaluation *e)
 {
-    struct evaluation_record row = {
-        .updates = where->updates,
-        .samples = where->samples,
-        .seconds = where->seconds,
-        .train_loss = t->loss_count > 0 ? t->loss_sum / (double)t->loss_count : NOT_MEASURED,
-        .validation_loss = e->validation_loss,
-        .validation_accuracy = e->validation_accuracy,
-        .test_loss = e->test_loss,
-        .test_accuracy = e->test_accuracy,
-        .top_class_share = e->top_class_share,
-        .took_seconds = took_seconds};
-    t->loss_sum = 0;
-    t->loss_count = 0;
+    struct evaluation_record row = {.updates = where->updates,
+                                    .samples = where->samples,
+                                    .seconds = where->seconds,
+                                    .train_loss = where->loss_count > 0
+                                                      ? where->loss_sum / (double)where->loss_count
+                                                      : NOT_MEASURED,
+                                    .validation_loss = e->validation_loss,
+                                    .validation_accuracy = e->validation_accuracy,
+                                    .test_loss = e->test_loss,
+                                    .test_accuracy = e->test_accuracy,
+                                    .top_class_share = e->top_class_share,
+                                    .took_seconds = took_seconds};
     t->test_accuracy = e->test_accuracy;
     if (t->recorder != NULL)
         recorder_evaluation(t->recorder, &row);

@@ -17,7 +17,11 @@ struct ps_metrics {
 };
 void ps_metrics_open(struct ps_metrics *t, const options *settings, recorder *recorder);
 void ps_metrics_push(struct ps_metrics *t, const struct push_record *row);
-/* where: the state of training; took_seconds: of the evaluation, or NOT_MEASURED. */
+/* An evaluation begins: moves the losses since the last one to `where`. */
+void ps_metrics_begin_evaluation(struct ps_metrics *t, struct training_state *where);
+/* It ends without a result: moves them back. */
+void ps_metrics_drop_evaluation(struct ps_metrics *t, const struct training_state *where);
+/* where: the state of training when it began; took_seconds: of the evaluation, or NOT_MEASURED. */
 void ps_metrics_evaluation(struct ps_metrics *t, const struct training_state *where,
                            double took_seconds, const struct evaluation *e);
 /* Over all applied gradients so far; 0 before the first. */

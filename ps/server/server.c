@@ -43,6 +43,8 @@ static status read_settings(struct server *s)
     s->push_samples = (unsigned)options_integer(o, "batch") * outer.steps;
     s->lost_ends_run = strcmp(options_text(o, "on_lost"), "stop") == 0;
     ps_metrics_open(&s->tally, o, server_follows(s) ? NULL : s->o->recorder);
+    const char *pause = options_text(o, "evaluation_pause");
+    s->evaluation_pause = pause[0] == 'a' ? PAUSE_AUTO : pause[0] == 'y' ? PAUSE_YES : PAUSE_NO;
     s->record_parts = options_text(o, "trace")[0] != '\0';
     if (server_follows(s))
         goto done; /* the leader writes checkpoints */
@@ -71,6 +73,7 @@ static status open_core(struct server *s)
                              .initial = s->o->initial + s->begin,
                              .epoch_samples = s->o->epoch_samples,
                              .total_samples = s->o->length.total_samples,
+                             .total_seconds = s->o->length.seconds,
                              .evaluate_every = s->o->length.evaluate_every,
                              .follows = server_follows(s),
                              .helpers = s->helpers,
@@ -180,6 +183,7 @@ static void server_close(struct server *s)
     }
     if (s->wake_fd >= 0)
         close(s->wake_fd);
+    memory_free(s->copy);
     memory_free(s->peers);
     memory_free(s->queue);
 }
@@ -374,7 +378,7 @@ static void fill_outcome(struct server *s, struct training_outcome *out)
     out->samples_used = server_core_samples_used(s->core);
     out->samples_computed = server_core_samples_computed(s->core);
     out->staleness = s->tally.staleness;
-    out->train_seconds = s->train_seconds;
+    out->train_seconds = training_time_within(&s->o->length, s->train_seconds);
     if (parameters == NULL)
         return; /* another server's slice is lost */
     sha256_begin(&sum);

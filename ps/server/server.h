@@ -27,9 +27,10 @@ struct ps_server_options {
     const struct training_state *start; /* the checkpoint to resume (resume.h); NULL: none */
     uint64_t epoch_samples;
     struct training_length length;
-    uint64_t run_token;     /* peers must show it */
-    uint64_t settings_hash; /* of what decides the outcome; a worker shows the same, or 0 */
-    const char *endpoint;   /* ZeroMQ: "ipc://…", "tcp://127.0.0.1:*" */
+    bool evaluates_on_cores; /* of this process: not on a device or in another program */
+    uint64_t run_token;      /* peers must show it */
+    uint64_t settings_hash;  /* of what decides the outcome; a worker shows the same, or 0 */
+    const char *endpoint;    /* ZeroMQ: "ipc://…", "tcp://127.0.0.1:*" */
     /* Called once with the endpoint actually bound (a wildcard port resolved). */
     void (*bound)(void *context, const char *endpoint);
     struct training_hooks hooks; /* a follower uses `stop` alone */

@@ -2,9 +2,12 @@
  * states, the transitions (T1 …) and the invariants. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/thread.h"
 #include "ps/server/server_state.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const uint64_t MS = 1000000;
 
@@ -65,27 +68,93 @@ static void gather_for(struct server *s, enum server_state next, bool states)
     leader_request_slices(s, states);
 }
 
+static bool checkpoint_is_due(const struct server *s)
+{
+    return s->saver != NULL && s->checkpoint_samples > 0 &&
+           server_core_samples_used(s->core) >= s->next_checkpoint;
+}
+
+/* Cores of this process that neither a server nor a worker of this host needs. */
+static unsigned free_cores(const struct server *s)
+{
+    const unsigned cores = processor_count();
+    unsigned used = s->servers;
+    for (const struct peer *p = s->peers; p < s->peers + s->o->workers; p++)
+        used += peers_is_member(p) && peers_on_this_host(p) ? s->threads : 0;
+    return cores > used ? cores - used : 0;
+}
+
+/* An evaluation on the free cores alone would keep the next one waiting for longer than a pause now
+ * on all cores lasts. The first evaluation pauses, and measures. */
+static bool pause_is_shorter(const struct server *s, unsigned free)
+{
+    const double work = s->evaluation_work, all = processor_count();
+    const double until_next = training_seconds(s) - s->evaluated.seconds;
+    return work == 0 || work / free - until_next > work / all;
+}
+
+/* A checkpoint and a probe use the same worker (training_hooks); after the last update nothing is
+ * left to do. */
+bool server_may_evaluate_beside(struct server *s, unsigned free)
+{
+    if (s->evaluation_pause == PAUSE_YES || server_is_over(s) || s->probe.every > 0 ||
+        checkpoint_is_due(s) || server_core_complete(s->core))
+        return false;
+    if (s->evaluation_pause == PAUSE_AUTO &&
+        (free < s->threads || !s->o->evaluates_on_cores || pause_is_shorter(s, free)))
+        return false;
+    if (s->copy == NULL && memory_new(&s->copy, s->o->count, sizeof *s->copy, "a copy") != OK)
+        return false; /* too little memory: training pauses */
+    return true;
+}
+
+static void note_beside(struct server *s)
+{
+    char detail[96];
+    if (s->beside_noted)
+        return;
+    s->beside_noted = true;
+    snprintf(detail, sizeof detail, "training goes on during evaluations, on %u threads",
+             s->evaluation_threads);
+    server_event(s, SEVERITY_INFO, "evaluation_beside", -1, detail);
+}
+
+static void proceed(struct server *s);
+
 static void evaluate(struct server *s)
 {
     const float *parameters =
         server_leads(s) ? s->followers.parameters : payload_slots(s->payload)[s->evaluated_slot];
-    server_enter(s, STATE_EVALUATING);
-    background_evaluate(s->evaluator, parameters);
+    const unsigned free = free_cores(s), threads = s->threads;
+    s->beside = server_may_evaluate_beside(s, free);
+    s->evaluation_threads = s->beside ? free / threads : processor_count() / threads;
+    s->evaluation_threads += s->evaluation_threads == 0;
+    server_enter(s, STATE_EVALUATING); /* T3 */
+    s->evaluated = (struct training_state){
+        .updates = server_core_version(s->core),
+        .samples = server_core_samples_used(s->core),
+        .seconds = training_time_within(&s->o->length, training_seconds(s))};
+    ps_metrics_begin_evaluation(&s->tally, &s->evaluated);
+    if (s->beside)
+        parameters = memcpy(s->copy, parameters, s->o->count * sizeof *s->copy);
+    background_evaluate(s->evaluator, parameters, s->evaluation_threads);
+    if (s->beside) {
+        note_beside(s);
+        proceed(s); /* T5 */
+    }
 }
 
 static void begin_evaluation(struct server *s)
 {
+    if (s->beside) {
+        server_enter(s, STATE_EVALUATING); /* T11 */
+        return;
+    }
     s->evaluation_began_ns = clock_ns();
     if (server_leads(s))
         gather_for(s, STATE_EVALUATING, false);
     else
         evaluate(s);
-}
-
-static bool checkpoint_is_due(const struct server *s)
-{
-    return s->saver != NULL && s->checkpoint_samples > 0 &&
-           server_core_samples_used(s->core) >= s->next_checkpoint;
 }
 
 static void save(struct server *s)
@@ -103,6 +172,10 @@ static void save(struct server *s)
 static void begin_checkpoint(struct server *s)
 {
     struct training_state *now = &s->saving;
+    if (s->beside) {
+        server_enter(s, STATE_EVALUATING); /* T11 */
+        return;
+    }
     server_core_state(s->core, now);
     now->seconds = training_seconds(s);
     now->loss_sum = s->tally.loss_sum;
@@ -122,6 +195,10 @@ static void wind_up(struct server *s)
     if (!s->winding_up)
         s->train_seconds = training_seconds(s);
     s->winding_up = true;
+    if (s->beside && !server_has_failed(s)) {
+        server_enter(s, STATE_EVALUATING); /* T11 */
+        return;
+    }
     const bool lacks = server_leads(s) && leader_lacks_a_follower(s);
     if (s->saver != NULL && s->begun && !server_has_failed(s) && !s->last_saved) {
         s->last_saved = true;
@@ -168,23 +245,44 @@ static bool gathering(struct server *s)
     return true;
 }
 
-/* After a request to stop, the server waits END_MS for the evaluation. If it was the last one, the
- * run has ended well. */
-static bool evaluating(struct server *s)
+/* False: the evaluation has not ended. */
+static bool take_evaluation(struct server *s)
 {
     struct evaluation e;
     status code;
-    if (!background_take_evaluation(s->evaluator, &e, &code)) {
-        if (s->result == OK || (!server_has_failed(s) && clock_ns() < s->stopped_ns + END_MS * MS))
-            return false;
-        wind_up(s);
-        return true;
-    }
+    if (!background_take_evaluation(s->evaluator, &e, &code))
+        return false;
+    s->beside = false;
     if (code != OK)
         server_fail(s, code, "%s", error_message());
     else
         training_evaluated(s, &e);
-    if (s->result == STOPPED && server_core_samples_used(s->core) >= s->o->length.total_samples) {
+    return true;
+}
+
+static void drop_evaluation(struct server *s)
+{
+    s->beside = false;
+    ps_metrics_drop_evaluation(&s->tally, &s->evaluated);
+}
+
+/* After a request to stop, the server waits END_MS for the evaluation. If it was the last one, the
+ * run has ended well. */
+static bool evaluating(struct server *s)
+{
+    const bool another = s->beside && s->core_waits;
+    if (!take_evaluation(s)) {
+        if (s->result == OK || (!server_has_failed(s) && clock_ns() < s->stopped_ns + END_MS * MS))
+            return false;
+        drop_evaluation(s);
+        wind_up(s);
+        return true;
+    }
+    if (another && !server_has_failed(s)) {
+        begin_evaluation(s);
+        return true;
+    }
+    if (s->result == STOPPED && s->core_waits && server_core_complete(s->core)) {
         training_perform(s, server_core_evaluated(s->core), clock_ns());
         s->core_waits = false;
         s->result = s->ended ? OK : s->result;
@@ -242,6 +340,8 @@ static bool probing(struct server *s)
 
 static bool training(struct server *s)
 {
+    if (s->beside && take_evaluation(s))
+        return true;
     if (must_probe(s)) {
         begin_probe(s);
         return true;

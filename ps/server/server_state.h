@@ -12,7 +12,7 @@
  *   TRAINING             hands the oldest event to the core
  *   PROBING              waits for a fresh gradient (ps/server/probe.h)
  *   GATHERING   leader   waits for the slices of all followers
- *   EVALUATING           waits for an evaluation
+ *   EVALUATING           waits for an evaluation; training goes on in between if cores are free
  *   SAVING               waits until a checkpoint is written
  *   PAUSED      follower waits after it has sent its slice
  *   LEAVING              has ended training; records late pushes, waits for goodbyes
@@ -25,12 +25,14 @@
  *   T2  TRAINING ↔ PROBING      the oldest event is a push to probe; its cosine is known
  *   T3  TRAINING → EVALUATING   the core asks for it; with several servers through GATHERING
  *   T4  TRAINING, EVALUATING → SAVING   a checkpoint is due; with several servers through GATHERING
- *   T5  EVALUATING, SAVING → TRAINING   it is done
+ *   T5  EVALUATING, SAVING → TRAINING   it is done, or the evaluation goes on beside training
  *   T6  JOINING, TRAINING ↔ PAUSED      the leader asks for the slice; the leader goes on
  *   T7  any → GATHERING, SAVING         the run is over: the last checkpoint, the last parameters
  *   T8  any → LEAVING           after T7
  *   T9  LEAVING → DISMISSING    all workers have left, or END_MS has passed
  *   T10 LEAVING, DISMISSING → CLOSED    likewise; all records are here, or END_FAILED_MS has passed
+ *   T11 TRAINING → EVALUATING   waits for the evaluation beside training: a checkpoint or the next
+ *                               evaluation (EVALUATING → EVALUATING) is due, or the run is over
  *
  * Invariants
  *   S1  The core gets events from one function, training_feed(), in order of arrival, and only in
@@ -42,7 +44,7 @@
  *   S5  With several servers all slices of one gathering are of the same place in the order: no
  *       core gets an event from the request on until the leader goes on.
  *   S6  A background thread reads the parameters only in PROBING, EVALUATING and SAVING, or after
- *       the run is over; nothing changes them then.
+ *       the run is over; nothing changes them then. An evaluation beside training reads a copy.
  *
  * Liveness: one rule, in ps/net/liveness.h. A process from which no message has come for timeout_s
  * is lost. A process (or background thread) that gives signs of life but owes a result is named
@@ -220,6 +222,12 @@ struct server {
     bool late_named;              /* the state takes long, and that has been logged */
     enum server_state gather_for; /* what follows GATHERING */
     bool core_waits;              /* the core asked for an evaluation, and waits for its end */
+    enum { PAUSE_AUTO, PAUSE_YES, PAUSE_NO } evaluation_pause;
+    bool beside, beside_noted;       /* an evaluation goes on beside training */
+    float *copy;                     /* [o->count]: what it reads; NULL: none so far */
+    unsigned evaluation_threads;     /* of the last evaluation */
+    double evaluation_work;          /* seconds × cores of it; 0: none so far */
+    struct training_state evaluated; /* the state that it evaluates, without vectors */
     struct training_state saving;
     bool winding_up, last_saved; /* T7 began; its checkpoint was begun */
     double train_seconds;        /* of the run, when T7 began */
@@ -242,8 +250,7 @@ struct server {
     uint64_t began_ns, paused_ns, pause_from_ns, pause_to_ns, former_to_ns;
 
     unsigned evaluated_slot;
-    uint64_t evaluation_began_ns;
-    uint64_t evaluated_version, next_checkpoint;
+    uint64_t evaluation_began_ns, next_checkpoint;
     uint64_t checkpoint_samples; /* between checkpoints; 0: only at the end */
     struct ps_metrics tally;     /* a follower's rows are written by the leader */
     uint64_t refused;            /* messages */
@@ -310,6 +317,11 @@ void server_event_queued(struct server *s, enum severity severity, const char *c
 
 /* ---- server_peers.c ------------------------------------------------------------------------- */
 bool peers_is_member(const struct peer *p);
+/* False for a worker without shared memory whose process is not known: another host's. */
+static inline bool peers_on_this_host(const struct peer *p)
+{
+    return p->shared || p->life.pidfd >= 0;
+}
 unsigned peers_in(const struct server *s, enum peer_state state);
 /* "worker 3, worker 5": those whose state is `state`. */
 void peers_name(const struct server *s, enum peer_state state, char *out, size_t size);
@@ -389,6 +401,9 @@ void training_progress(struct server *s);
 /* ---- server_advance.c ----------------------------------------------------------------------- */
 /* One step of the state. False: it waits for a message, a thread or the clock. */
 bool server_advance(struct server *s);
+/* Whether training goes on during the evaluation that is due, for which `free` cores are idle.
+ * Allocates the copy of the parameters. */
+bool server_may_evaluate_beside(struct server *s, unsigned free);
 /* The limit of the state (see "Liveness"). */
 void server_check_state(struct server *s, uint64_t now);
 

@@ -55,7 +55,6 @@ static void perform_record(struct server *s, const struct server_action *a, uint
 static void perform_evaluate(struct server *s, const struct server_action *a)
 {
     s->core_waits = true;
-    s->evaluated_version = a->version;
     s->evaluated_slot = a->slot;
 }
 
@@ -102,15 +101,15 @@ static double plausible_us(double us)
     return us >= 0 && us < 1e15 ? us : 0;
 }
 
-/* Cores on which workers of this host compute. A worker whose gradient takes less time than an
- * update is not counted: it waits for most of the update anyway. */
+/* Cores on which workers of this host and an evaluation compute. A worker whose gradient takes less
+ * time than an update is not counted: it waits for most of the update anyway. */
 static unsigned cores_in_use(const struct server *s)
 {
     unsigned busy = 0;
     for (const struct peer *p = s->peers; p < s->peers + s->o->workers; p++)
-        busy += p->released && (p->shared || p->life.pidfd >= 0) &&
+        busy += p->released && peers_on_this_host(p) &&
                 (p->next == 0 || 1e3 * p->push.push.compute_us > (double)s->update_ns);
-    return busy * s->threads;
+    return busy * s->threads + (s->beside ? s->evaluation_threads * s->threads : 0);
 }
 
 static void feed_push(struct server *s, unsigned w)
@@ -182,22 +181,24 @@ void training_end(struct server *s)
 
 void training_evaluated(struct server *s, const struct evaluation *e)
 {
-    const struct training_state now = {.updates = s->evaluated_version,
-                                       .samples = server_core_samples_used(s->core),
-                                       .seconds = training_seconds(s)};
-    ps_metrics_evaluation(&s->tally, &now, (double)(clock_ns() - s->evaluation_began_ns) * 1e-9, e);
+    const double took_seconds = (double)(clock_ns() - s->evaluation_began_ns) * 1e-9;
+    s->evaluation_work = took_seconds * s->evaluation_threads * s->threads;
+    ps_metrics_evaluation(&s->tally, &s->evaluated, took_seconds, e);
 }
 
 void training_progress(struct server *s)
 {
     if (s->o->hooks.progress == NULL || s->state != STATE_TRAINING)
         return;
-    const struct training_progress p = {.updates = server_core_version(s->core),
-                                        .samples_used = server_core_samples_used(s->core),
-                                        .total_samples = s->o->length.total_samples,
-                                        .seconds = training_seconds(s),
-                                        .loss = s->tally.smooth_loss,
-                                        .test_accuracy = s->tally.test_accuracy,
-                                        .mean_staleness = ps_metrics_mean_staleness(&s->tally)};
+    const uint64_t samples = server_core_samples_used(s->core);
+    const double seconds = training_seconds(s);
+    const struct training_progress p = {
+        .updates = server_core_version(s->core),
+        .samples_used = samples,
+        .total_samples = training_expected_samples(&s->o->length, samples, seconds),
+        .seconds = seconds,
+        .loss = s->tally.smooth_loss,
+        .test_accuracy = s->tally.test_accuracy,
+        .mean_staleness = ps_metrics_mean_staleness(&s->tally)};
     s->o->hooks.progress(s->o->hooks.context, &p);
 }

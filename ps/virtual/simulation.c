@@ -244,10 +244,11 @@ static status evaluate(simulation *s)
 {
     status result = OK;
     struct evaluation e;
-    TRY(s->o.hooks.evaluate(s->o.hooks.context, servers_latest(s), &e));
     struct training_state now = {.updates = server_core_version(servers_first(s)),
                                  .samples = server_core_samples_used(servers_first(s)),
-                                 .seconds = s->now};
+                                 .seconds = training_time_within(&s->o.length, s->now)};
+    TRY(s->o.hooks.evaluate(s->o.hooks.context, servers_latest(s), 0, &e));
+    ps_metrics_begin_evaluation(&s->tally, &now);
     ps_metrics_evaluation(&s->tally, &now, NOT_MEASURED,
                           &e); /* an evaluation takes no virtual time */
 done:
@@ -298,13 +299,15 @@ static void show_progress(simulation *s)
     if (s->o.hooks.progress == NULL || now < s->next_progress_ns)
         return;
     s->next_progress_ns = now + PROGRESS_MS * 1000000ULL;
-    struct training_progress p = {.updates = server_core_version(servers_first(s)),
-                                  .samples_used = server_core_samples_used(servers_first(s)),
-                                  .total_samples = s->o.length.total_samples,
-                                  .seconds = (double)(now - s->opened_ns) * 1e-9,
-                                  .loss = s->tally.smooth_loss,
-                                  .test_accuracy = s->tally.test_accuracy,
-                                  .mean_staleness = ps_metrics_mean_staleness(&s->tally)};
+    struct training_progress p = {
+        .updates = server_core_version(servers_first(s)),
+        .samples_used = server_core_samples_used(servers_first(s)),
+        .total_samples = training_expected_samples(
+            &s->o.length, server_core_samples_used(servers_first(s)), s->now),
+        .seconds = (double)(now - s->opened_ns) * 1e-9,
+        .loss = s->tally.smooth_loss,
+        .test_accuracy = s->tally.test_accuracy,
+        .mean_staleness = ps_metrics_mean_staleness(&s->tally)};
     s->o.hooks.progress(s->o.hooks.context, &p);
 }
 
@@ -551,7 +554,7 @@ void simulation_outcome(simulation *s, double seconds, struct training_outcome *
     out->samples_used = server_core_samples_used(servers_first(s));
     out->samples_computed = server_core_samples_computed(servers_first(s));
     out->staleness = s->tally.staleness;
-    out->train_seconds = seconds;
+    out->train_seconds = training_time_within(&s->o.length, seconds);
     sha256_begin(&sum);
     sha256_add(&sum, servers_latest(s), s->count * sizeof(float));
     sha256_end(&sum, out->parameters_sha256);

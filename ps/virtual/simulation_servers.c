@@ -42,6 +42,7 @@ static status open_host(simulation *s, struct host *h, uint64_t epoch_samples, c
                                                 .initial = initial + h->begin,
                                                 .epoch_samples = epoch_samples,
                                                 .total_samples = s->o.length.total_samples,
+                                                .total_seconds = s->o.length.seconds,
                                                 .evaluate_every = s->o.length.evaluate_every,
                                                 .follows = number > 0,
                                                 .start = s->o.start,

@@ -87,7 +87,7 @@ CREATE TABLE evaluation (
     test_loss           REAL,
     test_accuracy       REAL,
     not_a_number        TEXT,
-    -- Duration in wall-clock time; it is not training time. NULL if training has a virtual clock.
+    -- Duration in wall-clock time; not training time, unless the run has an event evaluation_beside. NULL if training has a virtual clock.
     took_seconds        REAL,
     -- Share of the test predictions of the most predicted class.
     top_class_share     REAL,

@@ -85,7 +85,7 @@ struct communicator {
 
 /* Extra floats that travel behind a vector, so that a loss or a flag needs no message of its own:
  * vectors of up to `count + COMMUNICATOR_NOTES` floats can be exchanged. */
-enum { COMMUNICATOR_NOTES = 4 };
+enum { COMMUNICATOR_NOTES = 5 };
 
 /* Times timeout_s: the limit of a wait in which another rank may do longer work than an exchange.
  */

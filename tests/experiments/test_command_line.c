@@ -159,6 +159,28 @@ static void the_limit_of_open_files_is_raised_or_reported(void **state)
     process_expect_nothing_left(r);
 }
 
+/* The first line of a rule begins in the first column; the others are indented. */
+static void lists_of_rules_name_their_experiments(void **state)
+{
+    struct process_rig *r = *state;
+    static const char of[] = "gradlag list %s | awk '/^[^ ]/ {on = ($1 == \"%s\")} "
+                             "on && /experiment/' | grep -qw '%s'";
+    static const char *const rules[][3] = {
+        {"consistency", "bsp", "stragglers"},
+        {"damping", "hinge", "damping-and-corrections"},
+        {"outers", "heloco", "local-steps-lm"}, /* in the settings of an arm */
+        {"optimizers", "muon", "delay-and-optimizer"},
+    };
+    char script[300];
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        snprintf(script, sizeof script, of, rules[i][0], rules[i][1], rules[i][2]);
+        if (process_shell(r, script) != OK)
+            fail_msg("%s", script);
+        snprintf(script, sizeof script, of, rules[i][0], rules[i][1], "no experiment");
+        assert_int_not_equal(process_shell(r, script), OK);
+    }
+}
+
 static void an_unknown_log_level_is_an_error(void **state)
 {
     struct process_rig *r = *state;
@@ -177,6 +199,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(a_mistyped_command_line_is_answered_with_the_nearest_correct_one),
         PROCESS_TEST(help_and_lists_show_commands_and_keys),
+        PROCESS_TEST(lists_of_rules_name_their_experiments),
         PROCESS_TEST(runs_and_sweeps_shown_in_pages_and_help_are_accepted),
         PROCESS_TEST(a_folder_is_not_a_results_file),
         PROCESS_TEST(a_run_with_closed_standard_files_finishes_and_is_recorded),

@@ -156,6 +156,8 @@ static void draw_sockets(struct campaign_episode *e)
         campaign_set(e, "curve=keys");
     if (campaign_chance(e, 0.15))
         campaign_set(e, "probe_every=%u", draw(e, 1, 20));
+    if (campaign_chance(e, 0.4))
+        campaign_set(e, "evaluation_pause=no");
 }
 
 static void draw_real_async(struct campaign_episode *e)

@@ -65,12 +65,14 @@ static void expect_one_hash(struct process_rig *r)
 static void one_worker_computes_the_same_with_any_number_of_servers(void **state)
 {
     struct process_rig *r = *state;
-    static const char *const ways[][3] = {{"servers=1", "payload=auto", "transport=auto"},
-                                          {"servers=2", "payload=shm", "transport=ipc"},
-                                          {"servers=3", "payload=frames", "transport=tcp"}};
+    static const char *const ways[][4] = {
+        {"servers=1", "payload=auto", "transport=auto", "evaluation_pause=auto"},
+        {"servers=1", "payload=shm", "transport=ipc", "evaluation_pause=no"},
+        {"servers=2", "payload=shm", "transport=ipc", "evaluation_pause=no"},
+        {"servers=3", "payload=frames", "transport=tcp", "evaluation_pause=yes"}};
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
         expect_run(r, RIG_RUN(r, "run", RIG_DATA, "batch=10", "samples=600", "evaluate_every=0.2",
-                              ways[i][0], ways[i][1], ways[i][2]));
+                              ways[i][0], ways[i][1], ways[i][2], ways[i][3]));
     }
     expect_one_hash(r);
     assert_string_equal(process_ask(r,
@@ -80,7 +82,7 @@ static void one_worker_computes_the_same_with_any_number_of_servers(void **state
     assert_string_equal(
         process_ask(r,
                     "SELECT count(*) FROM (SELECT 1 FROM evaluation GROUP BY updates, test_loss, "
-                    "train_loss HAVING count(*) = 3)"),
+                    "train_loss HAVING count(*) = 4)"),
         "3");
     assert_int_equal(rows_of(r, 2), 60);
     process_expect_nothing_left(r);

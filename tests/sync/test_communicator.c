@@ -267,7 +267,7 @@ static status case_dummy(unsigned rank, unsigned size)
         if (data[i] != summand(rank, i, 0))
             FAIL(ERROR_OTHER, "element %zu has changed", i);
     TRY(mean_is_exact(c, data, NOTES, 5));
-    if (size > 1 && communicator_mean_bytes(c, COUNT + NOTES) != 2.0 * (size - 1) * 20)
+    if (size > 1 && communicator_mean_bytes(c, COUNT + NOTES) != 2.0 * (size - 1) * 4 * (NOTES + 1))
         FAIL(ERROR_OTHER, "the cost model gives %g bytes, not those of the notes",
              communicator_mean_bytes(c, COUNT + NOTES));
 done:

@@ -2,6 +2,7 @@
  * test_sync_steady.c — synchronous runs that are resumed, that begin with different parameters, or
  * in which values of one rank are not finite; settings that exclude each other.
  */
+#include "sync/pending.h"
 #include "sync/replica.h"
 #include "tests/sync/trainer_rig.h"
 
@@ -45,8 +46,10 @@ done:
     return result;
 }
 
-/* `from_end`: 5 is the last element of the gradient, 4 the loss, 3 the flag of failure. */
-static status run_poisoned_from(struct run *r, unsigned first, size_t from_end, float value,
+/* `place`: a note, or LAST for the last element of the gradient. */
+enum { LAST = -1 };
+
+static status run_poisoned_from(struct run *r, unsigned first, int place, float value,
                                 unsigned times)
 {
     struct communicator_kind kind = *r->communicator->kind;
@@ -54,7 +57,7 @@ static status run_poisoned_from(struct run *r, unsigned first, size_t from_end, 
     poison.exchanges = 0;
     poison.first = first;
     poison.times = times;
-    poison.at = worker_parameter_count(r->worker) + COMMUNICATOR_NOTES - from_end;
+    poison.at = (size_t)((int64_t)worker_parameter_count(r->worker) + place);
     poison.value = value;
     kind.allreduce_mean = poisoned_mean;
     kind.mean_of_share = NULL; /* so that ranks do not share updates */
@@ -64,9 +67,9 @@ static status run_poisoned_from(struct run *r, unsigned first, size_t from_end, 
     return ended;
 }
 
-static status run_poisoned(struct run *r, size_t from_end, float value, unsigned times)
+static status run_poisoned(struct run *r, int place, float value, unsigned times)
 {
-    return run_poisoned_from(r, 5, from_end, value, times);
+    return run_poisoned_from(r, 5, place, value, times);
 }
 
 /* A run that resumes from the first checkpoint of another run, given to rank 0 only, ends like that
@@ -83,7 +86,7 @@ static status resume(const char *const *more, unsigned spoilt, unsigned first, u
     for (size_t at = 4; *more != NULL; more++)
         settings[at++] = *more;
     TRY(run_open(&whole, settings, rank, size));
-    TRY(spoilt > 0 ? run_poisoned_from(&whole, first, 5, NAN, spoilt) : run_train(&whole));
+    TRY(spoilt > 0 ? run_poisoned_from(&whole, first, LAST, NAN, spoilt) : run_train(&whole));
     TRY(run_open(&rest, settings, rank, size));
     whole.seen.kept.seconds += 1000;
     rest.start = &whole.seen.kept;
@@ -166,13 +169,13 @@ done:
     return result;
 }
 
-static status train_poisoned(const char *way, unsigned rank, unsigned size, size_t from_end,
-                             float value, status expected)
+static status train_poisoned(const char *way, unsigned rank, unsigned size, int place, float value,
+                             status expected)
 {
     status result = OK;
     struct run r = {0};
     TRY(run_open(&r, SETTINGS(way), rank, size));
-    TRY(run_expect(&r, run_poisoned(&r, from_end, value, 1), expected, NULL));
+    TRY(run_expect(&r, run_poisoned(&r, place, value, 1), expected, NULL));
     TRY(run_expect_updates(&r, 4));
     if (r.outcome.parameters_sha256[0] == '\0')
         FAIL(ERROR_OTHER, "the outcome has no digest of the parameters");
@@ -184,11 +187,11 @@ done:
 static status case_poison(unsigned rank, unsigned size)
 {
     status result = OK;
-    TRY(train_poisoned("communicator=auto", rank, size, 5, NAN, ERROR_DIVERGED));
-    TRY(train_poisoned("communicator=auto", rank, size, 5, -INFINITY, ERROR_DIVERGED));
-    TRY(train_poisoned("communicator=auto", rank, size, 4, NAN, ERROR_DIVERGED));
-    TRY(train_poisoned("communicator=auto", rank, size, 3, 1, ERROR_PEER));
-    TRY(train_poisoned("communicator=dummy", rank, size, 5, NAN, ERROR_DIVERGED));
+    TRY(train_poisoned("communicator=auto", rank, size, LAST, NAN, ERROR_DIVERGED));
+    TRY(train_poisoned("communicator=auto", rank, size, LAST, -INFINITY, ERROR_DIVERGED));
+    TRY(train_poisoned("communicator=auto", rank, size, NOTE_LOSS, NAN, ERROR_DIVERGED));
+    TRY(train_poisoned("communicator=auto", rank, size, NOTE_FAILED, 1, ERROR_PEER));
+    TRY(train_poisoned("communicator=dummy", rank, size, LAST, NAN, ERROR_DIVERGED));
 done:
     return result;
 }
@@ -199,7 +202,7 @@ static status case_skip(unsigned rank, unsigned size)
 {
     status result = OK;
     struct run r = {0};
-    static const size_t places[] = {5, 4};
+    static const int places[] = {LAST, NOTE_LOSS};
     for (size_t i = 0; i < COUNT_OF(places); i++) {
         TRY(run_open(&r, SETTINGS("on_nonfinite=skip", "updates=20"), rank, size));
         TRY(run_poisoned(&r, places[i], NAN, 3));
@@ -210,14 +213,14 @@ static status case_skip(unsigned rank, unsigned size)
         run_close(&r);
     }
     TRY(run_open(&r, SETTINGS("on_nonfinite=skip"), rank, size));
-    TRY(run_expect(&r, run_poisoned(&r, 4, INFINITY, 1000), ERROR_DIVERGED, NULL));
+    TRY(run_expect(&r, run_poisoned(&r, NOTE_LOSS, INFINITY, 1000), ERROR_DIVERGED, NULL));
     TRY(run_expect_updates(&r, 4));
     TRY(run_expect_skipped(&r, 11, size));
     run_close(&r);
     /* Many bad updates, but at most 10 in a row. */
     TRY(run_open(&r, SETTINGS("on_nonfinite=skip", "updates=8"), rank, size));
     poison.spares = 11;
-    status ended = run_poisoned(&r, 5, NAN, 1000);
+    status ended = run_poisoned(&r, LAST, NAN, 1000);
     poison.spares = 0;
     TRY(run_expect(&r, ended, OK, NULL));
     TRY(run_expect_updates(&r, 8));
@@ -236,12 +239,12 @@ static status case_skip_resumed(unsigned rank, unsigned size)
     TRY(run_open(&begun, settings, rank, size));
     poison.stop = &begun.seen.stop;
     poison.stop_at = 9; /* the next exchange tells all ranks */
-    status ended = run_poisoned(&begun, 5, NAN, 1000);
+    status ended = run_poisoned(&begun, LAST, NAN, 1000);
     poison.stop_at = 0;
     TRY(run_expect(&begun, ended, STOPPED, NULL));
     TRY(run_open(&rest, settings, rank, size));
     rest.start = &begun.seen.kept;
-    TRY(run_expect(&rest, run_poisoned_from(&rest, 1, 5, NAN, 1000), ERROR_DIVERGED, NULL));
+    TRY(run_expect(&rest, run_poisoned_from(&rest, 1, LAST, NAN, 1000), ERROR_DIVERGED, NULL));
     TRY(run_expect_skipped(&rest, 11, size));
 done:
     run_close(&rest);
@@ -257,7 +260,7 @@ static status train_with_another_mean(const char *more, const char *updates, uns
     struct run r = {0};
     TRY(run_open(&r, SETTINGS("verify_every=3", more), rank, size));
     poison.after = true;
-    status ended = run_poisoned(&r, 5, 1, 1);
+    status ended = run_poisoned(&r, LAST, 1, 1);
     poison.after = false;
     TRY(run_expect(&r, ended, ERROR_OTHER, "rank 1"));
     if (strstr(error_message(), updates) == NULL)

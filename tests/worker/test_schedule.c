@@ -170,6 +170,9 @@ static void the_length_of_training_follows_the_set_key(void **state)
         {{"epochs=1", "updates=9", NULL}, ERROR_USAGE, 0, 0},
         {{"epochs=0", NULL}, ERROR_USAGE, 0, 0},
         {{"updates=1000000000000000", NULL}, OK, 64000000000000000, 200},
+        {{"seconds=2.5", NULL}, OK, TRAINING_ENDLESS, 200},
+        {{"seconds=2.5", "epochs=1", NULL}, ERROR_USAGE, 0, 0},
+        {{"seconds=2.5", "samples=9", NULL}, ERROR_USAGE, 0, 0},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct training_length length;
@@ -183,6 +186,26 @@ static void the_length_of_training_follows_the_set_key(void **state)
     }
 }
 
+static void the_schedule_and_the_warm_up_go_by_seconds(void **state)
+{
+    (void)state;
+    static const char *const set[] = {
+        "seconds=10", "warmup_seconds=4", "warmup_epochs=0", "schedule=linear", "lr=1", NULL};
+    static const double seconds[] = {0, 1, 4, 5, 10, 11}, rate[] = {0, 0.25 * 0.9, 0.6, 0.5, 0, 0};
+    struct schedule s;
+    options *o = settings("linear", set);
+    assert_int_equal(schedule_open(&s, o, 1, TRAINING_ENDLESS, 1000), OK);
+    for (size_t i = 0; i < COUNT_OF(seconds); i++) {
+        schedule_at(&s, seconds[i]);
+        assert_true(fabs(schedule_rate(&s, 100 * i, 100 * i + 100) - rate[i]) < 1e-12);
+        assert_int_equal(schedule_has_fallen(&s, 0), i > 0);
+    }
+    options_close(&o);
+    o = settings("linear", (const char *const[]){"warmup_seconds=4", NULL});
+    assert_int_equal(schedule_open(&s, o, 1, 1000, 1000), ERROR_USAGE);
+    options_close(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -194,6 +217,7 @@ int main(void)
         cmocka_unit_test(updates_of_any_size_move_equally_far),
         cmocka_unit_test(steps_that_are_not_ascending_fractions_are_usage_errors),
         cmocka_unit_test(the_length_of_training_follows_the_set_key),
+        cmocka_unit_test(the_schedule_and_the_warm_up_go_by_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,13 @@ static unsigned largest_growth_of(const options *o)
 static status read_warmup(struct schedule *s, const options *o)
 {
     status result = OK;
+    s->warmup_seconds = options_real(o, "warmup_seconds");
+    if (s->warmup_seconds > 0 && s->total_seconds == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: warmup_seconds requires the length of training in seconds; set seconds, or "
+             "warmup_epochs in its place",
+             options_origin(o, "warmup_seconds"));
+    }
     const int64_t warmup = options_integer(o, "warmup_updates");
     const int64_t updates = options_integer(o, "updates");
     s->warmup_samples = options_real(o, "warmup_epochs") * s->epoch_samples;
@@ -80,6 +87,7 @@ status schedule_open(struct schedule *out, const options *o, unsigned workers,
     out->largest_growth = largest_growth_of(o);
     out->epoch_samples = (double)epoch_samples;
     out->total_samples = (double)total_samples;
+    out->total_seconds = options_real(o, "seconds");
     TRY(read_warmup(out, o));
 done:
     return result;
@@ -87,6 +95,8 @@ done:
 
 static double progress_at(const struct schedule *s, double sample)
 {
+    if (s->total_seconds > 0)
+        return fmin(s->seconds / s->total_seconds, 1);
     return sample < s->total_samples ? sample / s->total_samples
                                      : 1; /* the last update may exceed the total */
 }
@@ -94,10 +104,13 @@ static double progress_at(const struct schedule *s, double sample)
 /* lr × warmup */
 static double warmed_up(const struct schedule *s, double sample)
 {
-    double scaled = s->rate * s->scaling;
-    if (!(sample < s->warmup_samples))
+    const double scaled = s->rate * s->scaling;
+    const bool timed = s->warmup_seconds > 0;
+    const double at = timed ? s->seconds : sample;
+    const double length = timed ? s->warmup_seconds : s->warmup_samples;
+    if (!(at < length))
         return scaled;
-    double over = sample / s->warmup_samples;
+    const double over = at / length;
     return s->warmup == WARMUP_RAMP      ? scaled * over
            : s->warmup == WARMUP_GRADUAL ? s->rate * (1 + over * (s->scaling - 1))
                                          : s->rate;

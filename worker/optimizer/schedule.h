@@ -11,6 +11,9 @@
  *   - shape: an entry of schedule_registry, initially 1
  *   - growth: 1 with decay=rate; with decay=batch as follows
  *
+ * With key seconds the shape is a function of the training time (schedule_at), and so is the
+ * warm-up with warmup_seconds.
+ *
  * decay=batch (Smith, Kindermans, Ying, Le 2018, "Don't decay the learning rate, increase the batch
  * size"): where the shape falls to 1/n, an update takes n batches of every rank and the rate is
  * multiplied by n. n is rounded and at most batch_growth_max. The rate divided by the samples of an
@@ -42,13 +45,21 @@ struct schedule {
     double rate, scaling;
     enum warmup warmup;
     double total_samples, warmup_samples, epoch_samples; /* real numbers, to avoid overflow */
+    double total_seconds, warmup_seconds;                /* 0: samples count */
+    double seconds;                                      /* of training so far: schedule_at */
     unsigned largest_growth;                             /* 1: decay=rate */
 };
 
 /* Reads lr, lr_scaling, schedule and its dotted keys, warmup, warmup_epochs, warmup_updates,
- * updates, decay and batch_growth_max. ERROR_USAGE: warmup_updates without updates. */
+ * warmup_seconds, updates, seconds, decay and batch_growth_max. ERROR_USAGE: warmup_updates without
+ * updates, or warmup_seconds without seconds. */
 status schedule_open(struct schedule *out, const options *o, unsigned workers,
                      uint64_t total_samples, uint64_t epoch_samples) MUST_CHECK;
+/* Sets the training time at which the rates below are asked for; used with key seconds alone. */
+static inline void schedule_at(struct schedule *s, double seconds)
+{
+    s->seconds = seconds;
+}
 /* The rate of the update that uses samples (before, after], evaluated at their middle. A ramp or
  * decay alone never makes it 0 while the update begins before the end. */
 double schedule_rate(const struct schedule *s, uint64_t before, uint64_t after);

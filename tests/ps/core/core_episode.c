@@ -147,9 +147,21 @@ static void open_host(struct episode *e, unsigned server, const struct core_epis
                                                .layers = slice_layers(&e->slices, &layers, server),
                                                .initial = e->initial + h->begin,
                                                .total_samples = m->total,
+                                               .total_seconds = m->seconds,
                                                .evaluate_every = m->every,
                                                .follows = server > 0},
                   s->list);
+}
+
+/* The time of a push is the number of events before it. */
+static void end_by_time(struct episode *e, struct core_episode_settings *s)
+{
+    char text[32];
+    e->model.seconds = 1 + (double)below(e, 600);
+    e->model.total = UINT64_MAX;
+    snprintf(text, sizeof text, "%.0f", e->model.seconds);
+    add(s, "seconds", text);
+    add(s, "warmup_seconds", below(e, 2) ? "20" : "0");
 }
 
 void open_episode(struct episode *e, uint64_t seed, const struct combination *c)
@@ -173,6 +185,8 @@ void open_episode(struct episode *e, uint64_t seed, const struct combination *c)
     e->servers = cut ? 2 + (unsigned)below(e, SERVERS - 1) : 1;
     cut_slices(e, kind);
     choose_settings(e, c, kind, &s);
+    if (e->servers == 1 && c->outer == NULL && below(e, 3) == 0)
+        end_by_time(e, &s);
     for (unsigned i = 0; i < e->servers; i++)
         open_host(e, i, &s);
     model_begin(m, e->host[0].rig.settings, e->initial, 1000);

@@ -158,8 +158,21 @@ static void after_update(struct core_model *m, uint64_t before)
         crossed = crossed || s % m->every == 0;
     if (m->complete || crossed) {
         m->evaluating = true;
+        m->evaluated = m->version + 1;
         expect(m, SERVER_EVALUATE, 0);
     }
+}
+
+/* No version is evaluated twice. */
+static void end_by_time(struct core_model *m, unsigned worker)
+{
+    m->worker[worker].held = false;
+    expect_drop(m, worker, PUSH_DROPPED_LATE, PUSH_AFTER_END);
+    drop_all(m, PUSH_RUN_ENDED);
+    m->complete = true;
+    m->evaluating = m->evaluated != m->version + 1;
+    m->ended = !m->evaluating;
+    expect(m, m->ended ? SERVER_FINISHED : SERVER_EVALUATE, 0);
 }
 
 /* out ← the mean of weighted gradients */
@@ -434,10 +447,13 @@ bool model_push(struct core_model *m, const struct server_push *push)
     w->push = *push;
     memcpy(w->gradient, push->gradient, m->count * sizeof(float));
     m->computed += push->samples;
+    schedule_at(&m->schedule, push->at_seconds);
     w->held = true;
     if (m->ended) {
         w->held = false;
         expect_drop(m, push->worker, PUSH_DROPPED_LATE, PUSH_AFTER_END);
+    } else if (m->seconds > 0 && push->at_seconds >= m->seconds) {
+        end_by_time(m, push->worker);
     } else if (!isfinite(push->loss)) {
         diverge(m, push->worker, PUSH_BAD_LOSS);
     } else if (!finite_vector(w->gradient, m->count)) {

@@ -86,6 +86,8 @@ struct core_model {
     unsigned workers;
     size_t count;
     uint64_t total, every;
+    double seconds;     /* a push at or after this time ends training; 0: none does */
+    uint64_t evaluated; /* number of versions evaluated at last, with version 0; 0: none */
 
     struct model_worker worker[MODEL_WORKERS];
     float theta[MODEL_COUNT];

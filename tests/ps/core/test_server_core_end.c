@@ -269,6 +269,47 @@ static void an_evaluation_is_due_at_every_multiple_and_its_end_releases_the_work
     core_rig_close(&b.rig);
 }
 
+static void push_at(struct core_bench *b, double seconds)
+{
+    struct server_push push = bench_push_of(b, 0);
+    push.at_seconds = seconds;
+    bench_feed(b, push);
+}
+
+/* Seconds 0 to 3; a push at or after second 3 is not used and ends training. */
+static void training_ends_at_its_time(void **state)
+{
+    (void)state;
+    static const uint64_t every[] = {0, 10, 30}; /* samples; 30: after the last update */
+    for (size_t i = 0; i < COUNT_OF(every); i++) {
+        struct core_bench b;
+        bench_open(&b,
+                   (struct server_core_options){.workers = 2,
+                                                .total_samples = 1000,
+                                                .total_seconds = 3,
+                                                .evaluate_every = every[i]},
+                   RIG("damping=none", "seconds=3"));
+        bench_hello_all(&b);
+        for (unsigned n = 0; n < 3; n++) {
+            push_at(&b, n);
+            assert_int_equal(b.applied, 1);
+            if (b.evaluations)
+                bench_evaluated(&b);
+            assert_false(server_core_complete(b.rig.core));
+        }
+        push_at(&b, 3);
+        assert_int_equal(b.record[0].outcome, PUSH_DROPPED_LATE);
+        assert_int_equal(b.applied, 0);
+        assert_true(server_core_complete(b.rig.core));
+        assert_int_equal(b.evaluations, every[i] == 0); /* else this version was evaluated */
+        if (b.evaluations)
+            bench_evaluated(&b);
+        assert_int_equal(b.finished, 1);
+        assert_int_equal(server_core_version(b.rig.core), 3);
+        core_rig_close(&b.rig);
+    }
+}
+
 static void the_end_is_evaluated_once(void **state)
 {
     (void)state;
@@ -349,6 +390,7 @@ int main(void)
         cmocka_unit_test(a_run_can_end_during_an_evaluation),
         cmocka_unit_test(an_evaluation_is_due_at_every_multiple_and_its_end_releases_the_worker),
         cmocka_unit_test(the_end_is_evaluated_once),
+        cmocka_unit_test(training_ends_at_its_time),
         cmocka_unit_test(a_push_during_an_evaluation_breaks_the_contract),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,15 +88,20 @@ static void bound(void *context UNUSED, const char *endpoint)
     bound_rig->bound = 1;
 }
 
-static status evaluate(void *context, const float *parameters, struct evaluation *out)
+static status evaluate(void *context, const float *parameters, unsigned threads,
+                       struct evaluation *out)
 {
     struct rig *r = context;
+    const float first = parameters[0];
     r->evaluating = 1;
+    r->evaluation_threads = threads;
     clock_sleep_until_ns(clock_ns() + r->evaluation_ms * 1000000ULL);
     r->evaluating = 0;
     r->evaluations++;
     if (r->evaluation_fails)
         return error_set(ERROR_DATA, __FILE__, __LINE__, "the test's evaluation fails");
+    if (parameters[0] != first)
+        return error_set(ERROR_DATA, __FILE__, __LINE__, "the parameters changed meanwhile");
     *out = (struct evaluation){NAN, parameters[0], 0.5, parameters[0], 0.5, 0.1};
     return OK;
 }
@@ -263,4 +269,45 @@ bool rig_until(const volatile int *value, int least, double seconds)
         clock_sleep_until_ns(clock_ns() + 1000000);
     }
     return *value >= least;
+}
+
+/* ---- whole runs, and what they recorded ---------------------------------------------------- */
+
+void rig_train_all(struct rig *r, const options *o)
+{
+    pid_t pids[RIG_PROCESSES];
+    pid_t server = rig_serve(r, o);
+    for (unsigned w = 0; w < r->workers; w++)
+        pids[w] = rig_train(r, o, w, 0);
+    for (unsigned w = 0; w < r->workers; w++)
+        if (rig_wait(pids[w], 20) != OK)
+            fail_msg("worker %u: %s", w, r->worker[w].message);
+    if (rig_wait(server, 20) != OK)
+        fail_msg("server: %s", r->message);
+}
+
+int64_t rig_number(const char *path, const char *sql)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *statement = NULL;
+    assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
+    if (sqlite3_prepare_v2(db, sql, -1, &statement, NULL) != SQLITE_OK)
+        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    int64_t value = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    sqlite3_close(db);
+    return value;
+}
+
+void rig_expect_apart(double seconds, double meanwhile, double wall)
+{
+    if (seconds + meanwhile > wall + 0.1 * STRETCH)
+        fail_msg("%.3f s of %.3f s, and %.3f s beside them", seconds, wall, meanwhile);
+}
+
+double rig_longest_wait(const char *path)
+{
+    return 1e-6 * (double)rig_number(path, "SELECT max(max(q, p)) FROM (SELECT sum(queue_us) AS q, "
+                                           "sum(pull_us) AS p FROM push GROUP BY worker)");
 }

@@ -38,7 +38,8 @@ struct rig {
     char endpoint[RIG_ENDPOINT_BYTES];
     volatile int bound;
     volatile int evaluations, checkpoints, evaluating;
-    unsigned long noted[8]; /* for at_checkpoint */
+    volatile unsigned evaluation_threads; /* that the hook may use */
+    unsigned long noted[8];               /* for at_checkpoint */
     status code;
     char message[512];
     uint64_t ended_ns; /* on clock_ns() */
@@ -72,6 +73,16 @@ pid_t rig_fork(struct rig *r, const options *settings, unsigned worker, unsigned
 /* Waits for a process, for at most `seconds` × PATIENCE; kills it and fails the test after that.
  * Returns its exit code, or 128 + the signal that ended it. */
 int rig_wait(pid_t pid, double seconds);
+/* Runs all workers to the end; all processes must succeed. */
+void rig_train_all(struct rig *r, const options *settings);
+/* A number from the results file `path`. */
+int64_t rig_number(const char *path, const char *sql);
+/* The longest total wait of a worker, in seconds. */
+double rig_longest_wait(const char *path);
+/* `seconds` of training exclude evaluations and checkpoints: both together fit into the `wall` time
+ * of the run, also on a busy machine. (Except for a message that was sent before the evaluation.)
+ */
+void rig_expect_apart(double seconds, double meanwhile, double wall);
 /* Waits until *value reaches `least`; false after `seconds` × PATIENCE. */
 bool rig_until(const volatile int *value, int least, double seconds);
 

@@ -7,7 +7,6 @@
 
 #include <netinet/in.h>
 #include <signal.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,20 +20,6 @@
 
 enum { BIG = 700001 }; /* 2.8 MB: three chunks, the last one shorter */
 
-/* Runs all workers to the end; all processes must succeed. */
-static void train_all(struct rig *r, const options *o)
-{
-    pid_t pids[RIG_PROCESSES];
-    pid_t server = rig_serve(r, o);
-    for (unsigned w = 0; w < r->workers; w++)
-        pids[w] = rig_train(r, o, w, 0);
-    for (unsigned w = 0; w < r->workers; w++)
-        if (rig_wait(pids[w], 20) != OK)
-            fail_msg("worker %u: %s", w, r->worker[w].message);
-    if (rig_wait(server, 20) != OK)
-        fail_msg("server: %s", r->message);
-}
-
 static void hash_of_one_worker(const char *payload, const char *listen, size_t count, char hash[65])
 {
     struct rig *r = rig_open(1, count);
@@ -42,7 +27,7 @@ static void hash_of_one_worker(const char *payload, const char *listen, size_t c
     rig_set(o, "payload", payload);
     if (listen != NULL)
         snprintf(r->listen, sizeof r->listen, "%s", listen);
-    train_all(r, o);
+    rig_train_all(r, o);
     assert_int_equal(r->outcome.updates, 100);
     assert_int_equal(r->outcome.samples_used, 1000);
     assert_int_equal(r->worker[0].pushes, 100);
@@ -90,36 +75,6 @@ static void a_model_of_one_parameter_trains(void **state UNUSED)
     assert_string_equal(shared, frames);
 }
 
-static int64_t ask(const char *path, const char *sql)
-{
-    sqlite3 *db = NULL;
-    sqlite3_stmt *statement = NULL;
-    assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
-    if (sqlite3_prepare_v2(db, sql, -1, &statement, NULL) != SQLITE_OK)
-        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
-    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
-    int64_t value = sqlite3_column_int64(statement, 0);
-    sqlite3_finalize(statement);
-    sqlite3_close(db);
-    return value;
-}
-
-/* `seconds` of training exclude evaluations and checkpoints: both together fit into the `wall` time
- * of the run, also on a busy machine. (Except for a message that was sent before the evaluation.)
- */
-static void expect_apart(double seconds, double meanwhile, double wall)
-{
-    if (seconds + meanwhile > wall + 0.1 * STRETCH)
-        fail_msg("%.3f s of %.3f s, and %.3f s beside them", seconds, wall, meanwhile);
-}
-
-/* The longest total wait of a worker, in seconds. */
-static double longest_wait(const char *path)
-{
-    return 1e-6 * (double)ask(path, "SELECT max(max(q, p)) FROM (SELECT sum(queue_us) AS q, "
-                                    "sum(pull_us) AS p FROM push GROUP BY worker)");
-}
-
 static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
 {
     char path[64];
@@ -132,30 +87,33 @@ static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
     r->evaluation_ms = 600 * STRETCH;
     rig_set(o, "workers", "8");
     const double began = clock_seconds();
-    train_all(r, o);
+    rig_train_all(r, o);
     const double wall = clock_seconds() - began, evaluated = 3 * 0.6 * STRETCH;
     uint64_t pushes = 0;
     for (unsigned w = 0; w < 8; w++)
         pushes += r->worker[w].pushes;
     /* A push that the server answers with the end counts at the worker, and is recorded as late. */
-    assert_int_equal(ask(path, "SELECT count(*) FROM push"), pushes);
-    assert_int_equal(ask(path, "SELECT count(*) FROM push WHERE outcome = 'applied'"), 300);
-    assert_int_equal(ask(path, "SELECT count(DISTINCT update_version) FROM push "
-                               "WHERE outcome = 'applied'"),
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM push"), pushes);
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM push WHERE outcome = 'applied'"), 300);
+    assert_int_equal(rig_number(path, "SELECT count(DISTINCT update_version) FROM push "
+                                      "WHERE outcome = 'applied'"),
                      300);
     assert_true(pushes >= 300 && pushes <= 308);
-    assert_int_equal(ask(path, "SELECT count(*) FROM evaluation"), 3);
-    assert_int_equal(ask(path, "SELECT count(*) FROM evaluation WHERE train_loss IS NULL"), 0);
-    assert_int_equal(ask(path, "SELECT count(*) FROM event WHERE code = 'worker_joined'"), 8);
-    assert_int_equal(ask(path, "SELECT count(*) FROM push WHERE outcome = 'applied' AND "
-                               "(queue_us < 0 OR staleness <> update_version - 1 - read_version)"),
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM evaluation"), 3);
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM evaluation WHERE train_loss IS NULL"),
+                     0);
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM event WHERE code = 'worker_joined'"),
+                     8);
+    assert_int_equal(rig_number(path,
+                                "SELECT count(*) FROM push WHERE outcome = 'applied' AND "
+                                "(queue_us < 0 OR staleness <> update_version - 1 - read_version)"),
                      0);
     /* The recorded wait excludes evaluations. */
-    assert_true(ask(path, "SELECT sum(queue_us) FROM push") > 0);
-    assert_true(ask(path, "SELECT sum(pull_us) FROM push") > 0);
-    expect_apart(longest_wait(path), evaluated, wall);
-    expect_apart(1e-6 * (double)ask(path, "SELECT 1e6 * max(seconds) FROM evaluation"), evaluated,
-                 wall);
+    assert_true(rig_number(path, "SELECT sum(queue_us) FROM push") > 0);
+    assert_true(rig_number(path, "SELECT sum(pull_us) FROM push") > 0);
+    rig_expect_apart(rig_longest_wait(path), evaluated, wall);
+    rig_expect_apart(1e-6 * (double)rig_number(path, "SELECT 1e6 * max(seconds) FROM evaluation"),
+                     evaluated, wall);
     unlink(path);
     options_close(&o);
     rig_close(r);
@@ -171,7 +129,7 @@ static void a_barrier_makes_every_gradient_fresh(void **state UNUSED)
         rig_set(o, "consistency", "bsp");
         rig_set(o, "payload", i == 0 ? "shm" : "frames");
         r->total_samples = 1500;
-        train_all(r, o);
+        rig_train_all(r, o);
         assert_int_equal(r->outcome.updates, 50);
         memcpy(hash[i], r->outcome.parameters_sha256, 65);
         options_close(&o);
@@ -180,62 +138,13 @@ static void a_barrier_makes_every_gradient_fresh(void **state UNUSED)
     assert_string_equal(hash[0], hash[1]);
 }
 
-static void an_evaluation_longer_than_the_timeout_loses_no_worker_and_takes_no_training_time(
-    void **state UNUSED)
-{
-    struct rig *r = rig_open(2, 1000);
-    options *o = rig_settings();
-    rig_set(o, "workers", "2");
-    rig_set(o, "timeout_s", STRETCH > 1 ? "12" : "1.2");
-    r->evaluation_ms = 2000 * STRETCH;
-    const double began = clock_seconds();
-    train_all(r, o);
-    assert_int_equal(r->evaluations, 1);
-    assert_int_equal(r->outcome.updates, 100);
-    expect_apart(r->outcome.train_seconds, 2 * STRETCH, clock_seconds() - began);
-    options_close(&o);
-    rig_close(r);
-}
-
-/* 100 updates of 5 ms, with an evaluation of 20 ms after every tenth. */
-static void the_time_between_evaluations_is_training_time(void **state UNUSED)
-{
-    struct rig *r = rig_open(1, 100);
-    options *o = rig_settings();
-    r->evaluate_every = 100;
-    r->evaluation_ms = 20;
-    const double began = clock_seconds();
-    pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 5);
-    assert_int_equal(rig_wait(server, 20), OK);
-    assert_int_equal(rig_wait(trainer, 20), OK);
-    assert_int_equal(r->evaluations, 10);
-    assert_true(r->outcome.train_seconds >= 100 * 0.005);
-    assert_true(r->outcome.train_seconds <= clock_seconds() - began - 10 * 0.02);
-    options_close(&o);
-    rig_close(r);
-}
-
-static void a_failed_evaluation_ends_the_run_for_server_and_workers(void **state UNUSED)
-{
-    struct rig *r = rig_open(1, 100);
-    options *o = rig_settings();
-    r->evaluation_fails = 1;
-    pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 0);
-    assert_int_equal(rig_wait(server, 10), ERROR_DATA);
-    assert_int_equal(rig_wait(trainer, 10), ERROR_DATA);
-    assert_non_null(strstr(r->message, "the test's evaluation fails"));
-    assert_non_null(strstr(r->worker[0].message, "the test's evaluation fails"));
-    options_close(&o);
-    rig_close(r);
-}
-
 static void checkpoints_are_written_at_the_set_interval_and_at_the_end(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
     options *o = rig_settings();
     rig_set(o, "checkpoint", "x.safetensors");
     rig_set(o, "checkpoint_every", "3"); /* epochs of 100 samples; the run has 10 */
-    train_all(r, o);
+    rig_train_all(r, o);
     assert_int_equal(r->checkpoints, 4);
     options_close(&o);
     rig_close(r);
@@ -255,10 +164,10 @@ static void a_checkpoint_longer_than_the_timeout_loses_no_worker(void **state UN
     rig_set(o, "checkpoint_every", "6"); /* epochs of 100 samples; the run has 10 */
     r->at_checkpoint = take_a_while;
     const double began = clock_seconds();
-    train_all(r, o);
+    rig_train_all(r, o);
     assert_int_equal(r->checkpoints, 2);
     assert_int_equal(r->outcome.updates, 100);
-    expect_apart(r->outcome.train_seconds, 2 * 1.2, clock_seconds() - began);
+    rig_expect_apart(r->outcome.train_seconds, 2 * 1.2, clock_seconds() - began);
     options_close(&o);
     rig_close(r);
 }
@@ -270,36 +179,8 @@ static void a_checkpoint_interval_below_one_sample_means_every_update(void **sta
     rig_set(o, "checkpoint", "x.safetensors");
     rig_set(o, "checkpoint_every", "0.001"); /* a tenth of a sample */
     r->total_samples = 50;
-    train_all(r, o);
+    rig_train_all(r, o);
     assert_true(r->checkpoints >= 5);
-    options_close(&o);
-    rig_close(r);
-}
-
-/* Four pushes arrive together and each causes an evaluation: the last push waits for three. */
-static void several_evaluations_in_a_row_take_no_training_time(void **state UNUSED)
-{
-    char path[64];
-    pid_t pids[4];
-    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
-    struct rig *r = rig_open(4, 100);
-    options *o = rig_settings();
-    r->results = path;
-    r->total_samples = 40;
-    r->evaluate_every = 10;
-    r->evaluation_ms = 300 * STRETCH;
-    rig_set(o, "workers", "4");
-    const double began = clock_seconds();
-    pid_t server = rig_serve(r, o);
-    for (unsigned w = 0; w < 4; w++)
-        pids[w] = rig_train(r, o, w, 400 * STRETCH);
-    for (unsigned w = 0; w < 4; w++)
-        assert_int_equal(rig_wait(pids[w], 20), OK);
-    assert_int_equal(rig_wait(server, 20), OK);
-    assert_int_equal(r->evaluations, 4);
-    /* In addition to four evaluations and the step before the first one. */
-    expect_apart(longest_wait(path), (4 * 0.3 + 0.4) * STRETCH, clock_seconds() - began);
-    unlink(path);
     options_close(&o);
     rig_close(r);
 }
@@ -496,34 +377,9 @@ static void every_push_of_a_stopped_run_is_recorded(void **state UNUSED)
             pushes += r->worker[w].pushes;
         }
         assert_int_equal(r->outcome.samples_computed, 10 * pushes);
-        assert_int_equal(ask(path, "SELECT count(*) FROM push"), pushes);
-        assert_true(ask(path, "SELECT count(*) FROM push WHERE outcome = 'dropped_late'") >= 3);
-        unlink(path);
-        options_close(&o);
-        rig_close(r);
-    }
-}
-
-/* Otherwise the row is missing, and the next train_loss of a resumed run covers both intervals. */
-static void an_evaluation_during_a_request_to_stop_is_recorded(void **state UNUSED)
-{
-    char path[64];
-    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
-    static const unsigned evaluate_every[] = {200, 1000}; /* one in between; the last */
-    for (size_t i = 0; i < COUNT_OF(evaluate_every); i++) {
-        struct rig *r = rig_open(1, 100);
-        options *o = rig_settings();
-        r->results = path;
-        r->evaluate_every = evaluate_every[i];
-        r->evaluation_ms = 300 * STRETCH;
-        pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 1);
-        assert_true(rig_until(&r->evaluating, 1, 10));
-        r->stop = 1;
-        assert_int_equal(rig_wait(server, 10), i == 0 ? STOPPED : OK);
-        assert_int_equal(rig_wait(trainer, 10), OK);
-        assert_int_equal(r->outcome.samples_used, evaluate_every[i]);
-        assert_int_equal(ask(path, "SELECT count(*) FROM evaluation"), 1);
-        assert_int_equal(ask(path, "SELECT samples FROM evaluation"), evaluate_every[i]);
+        assert_int_equal(rig_number(path, "SELECT count(*) FROM push"), pushes);
+        assert_true(rig_number(path, "SELECT count(*) FROM push WHERE outcome = 'dropped_late'") >=
+                    3);
         unlink(path);
         options_close(&o);
         rig_close(r);
@@ -548,7 +404,7 @@ static void no_socket_file_is_left_of_an_ipc_endpoint(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
     options *o = rig_settings();
-    train_all(r, o);
+    rig_train_all(r, o);
     assert_int_equal(access(r->listen + strlen("ipc://"), F_OK), -1);
     options_close(&o);
     rig_close(r);
@@ -561,20 +417,14 @@ int main(void)
         cmocka_unit_test(a_model_of_one_parameter_trains),
         cmocka_unit_test(every_push_of_eight_workers_is_recorded_once),
         cmocka_unit_test(a_barrier_makes_every_gradient_fresh),
-        cmocka_unit_test(
-            an_evaluation_longer_than_the_timeout_loses_no_worker_and_takes_no_training_time),
-        cmocka_unit_test(the_time_between_evaluations_is_training_time),
-        cmocka_unit_test(a_failed_evaluation_ends_the_run_for_server_and_workers),
         cmocka_unit_test(checkpoints_are_written_at_the_set_interval_and_at_the_end),
         cmocka_unit_test(a_checkpoint_longer_than_the_timeout_loses_no_worker),
         cmocka_unit_test(a_checkpoint_interval_below_one_sample_means_every_update),
-        cmocka_unit_test(several_evaluations_in_a_row_take_no_training_time),
         cmocka_unit_test(a_request_to_stop_ends_the_run_cleanly),
         cmocka_unit_test(a_stopped_run_that_cannot_write_its_checkpoint_has_failed),
         cmocka_unit_test(a_step_through_shared_memory_allocates_nothing),
         cmocka_unit_test(a_step_of_the_server_allocates_nothing),
         cmocka_unit_test(every_push_of_a_stopped_run_is_recorded),
-        cmocka_unit_test(an_evaluation_during_a_request_to_stop_is_recorded),
         cmocka_unit_test(gradients_that_are_not_finite_end_the_run_and_name_the_worker),
         cmocka_unit_test(no_socket_file_is_left_of_an_ipc_endpoint),
     };

@@ -46,11 +46,16 @@ static void losses_are_those_since_the_last_evaluation(void **state)
     struct ps_metrics t = opened();
     add(&t, PUSH_APPLIED, 0, 1);
     add(&t, PUSH_APPLIED, 0, 2);
-    assert_true(t.loss_sum == 3 && t.loss_count == 2);
-    ps_metrics_evaluation(&t, &(struct training_state){.updates = 2}, NOT_MEASURED,
-                          &(struct evaluation){.test_accuracy = 0.25});
+    struct training_state at = {.updates = 2};
+    ps_metrics_begin_evaluation(&t, &at);
     assert_true(t.loss_sum == 0 && t.loss_count == 0);
+    assert_true(at.loss_sum == 3 && at.loss_count == 2);
+    add(&t, PUSH_APPLIED, 0, 4); /* training goes on meanwhile */
+    ps_metrics_evaluation(&t, &at, NOT_MEASURED, &(struct evaluation){.test_accuracy = 0.25});
+    assert_true(t.loss_sum == 4 && t.loss_count == 1);
     assert_true(t.test_accuracy == 0.25);
+    ps_metrics_drop_evaluation(&t, &at);
+    assert_true(t.loss_sum == 7 && t.loss_count == 3);
 }
 
 int main(void)

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/thread.h"
 #include "tests/ps/core/core_bench.h"
 
@@ -194,7 +195,8 @@ static void the_training_clock_stops_during_the_servers_own_work(void **state UN
 static atomic_bool let_go;
 static atomic_uint began, ended;
 
-static status hang(void *context UNUSED, const float *parameters UNUSED, struct evaluation *out)
+static status hang(void *context UNUSED, const float *parameters UNUSED, unsigned threads UNUSED,
+                   struct evaluation *out)
 {
     *out = (struct evaluation){0};
     atomic_fetch_add(&began, 1);
@@ -212,7 +214,7 @@ static background *begin_to_hang(void)
     const unsigned before = atomic_load(&began);
     assert_int_equal(background_open(&e, &(struct training_hooks){.evaluate = hang}), OK);
     assert_false(background_is_busy(e));
-    background_evaluate(e, parameters);
+    background_evaluate(e, parameters, 1);
     while (atomic_load(&began) == before)
         clock_sleep_until_ns(clock_ns() + MS);
     assert_true(background_is_busy(e));
@@ -324,6 +326,39 @@ static void time_in_which_the_process_did_not_run_does_not_count(void **state UN
     assert_int_equal(s.result, ERROR_PEER);
 }
 
+/* An evaluation of 8 core seconds. Beside training it must take no longer than the training until
+ * the next one and a pause on all cores together. */
+static void an_evaluation_goes_beside_training_if_that_is_shorter(void **state UNUSED)
+{
+    const double all = processor_count();
+    const struct {
+        unsigned free;
+        double since_last; /* training seconds */
+        bool cpu, expected;
+        int pause;
+    } cases[] = {
+        {0, 100, true, false, PAUSE_AUTO},          {1, 100, true, true, PAUSE_AUTO},
+        {1, 100, false, false, PAUSE_AUTO},         {1, 7.9 - 8 / all, true, false, PAUSE_AUTO},
+        {1, 8.1 - 8 / all, true, true, PAUSE_AUTO}, {4, 2, true, true, PAUSE_AUTO},
+        {1, 100, true, false, PAUSE_YES},           {0, 0, false, true, PAUSE_NO},
+    };
+    struct core_bench b;
+    bench_open(&b, (struct server_core_options){.workers = 1}, RIG("damping=none"));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct ps_server_options o = {.count = 10, .evaluates_on_cores = cases[i].cpu};
+        struct server s = {.o = &o, .core = b.rig.core, .threads = 1, .evaluation_work = 8};
+        s.evaluation_pause = cases[i].pause;
+        s.before_ns = (uint64_t)(1e9 * (50 + cases[i].since_last)); /* the training clock */
+        s.evaluated.seconds = 50;
+        if (server_may_evaluate_beside(&s, cases[i].free) != cases[i].expected)
+            fail_msg("case %zu", i);
+        s.evaluation_work = 0; /* the first one measures */
+        assert_int_equal(server_may_evaluate_beside(&s, cases[i].free), cases[i].pause == PAUSE_NO);
+        memory_free(s.copy);
+    }
+    core_rig_close(&b.rig);
+}
+
 static void a_hanging_evaluation_does_not_delay_the_end(void **state UNUSED)
 {
     background *e = begin_to_hang();
@@ -354,6 +389,7 @@ int main(void)
         cmocka_unit_test(a_follower_owes_its_slice_for_twenty_times_the_timeout),
         cmocka_unit_test(after_a_failure_a_slice_is_awaited_for_two_seconds),
         cmocka_unit_test(time_in_which_the_process_did_not_run_does_not_count),
+        cmocka_unit_test(an_evaluation_goes_beside_training_if_that_is_shorter),
         cmocka_unit_test(a_hanging_evaluation_does_not_delay_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

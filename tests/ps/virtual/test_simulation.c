@@ -383,7 +383,8 @@ struct simulation_seen {
     double sum[SEEN_MOST];
 };
 
-static status evaluate(void *context, const float *parameters, struct evaluation *out)
+static status evaluate(void *context, const float *parameters, unsigned threads UNUSED,
+                       struct evaluation *out)
 {
     struct simulation_seen *s = context;
     assert_true(s->count < SEEN_MOST);

@@ -1,0 +1,140 @@
+/* Training of a length in seconds (key seconds): in both modes and engines, resumed and replayed.
+ */
+#include "base/status.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LAST "run_id = (SELECT max(id) FROM run)"
+#define TIMED                                                                                      \
+    RIG_DATA, "batch=10", "seconds=0.6", "warmup_seconds=0.1", "evaluate_every=0.5", "pace=gamma", \
+        "pace.mean_ms=5"
+
+static double number(struct process_rig *r, const char *sql)
+{
+    return atof(process_ask(r, sql));
+}
+
+/* Each run ends at its time, and evaluates its last version once. */
+static void expect_timed(struct process_rig *r)
+{
+    assert_true(number(r, "SELECT train_seconds FROM run ORDER BY id DESC") == 0.6);
+    assert_true(number(r, "SELECT updates > 20 FROM run ORDER BY id DESC") == 1);
+    assert_true(number(r, "SELECT max(seconds) <= 0.6 AND max(updates) = (SELECT updates FROM run "
+                          "ORDER BY id DESC) FROM evaluation WHERE " LAST) == 1);
+}
+
+static void both_modes_and_engines_end_at_their_time(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const ways[][4] = {
+        {"mode=async", "engine=virtual", "workers=4", "consistency=asp"},
+        {"mode=async", "engine=virtual", "workers=4", "consistency=softsync"},
+        {"mode=sync", "engine=virtual", "workers=4", "local_steps=1"},
+        {"mode=sync", "engine=virtual", "workers=4", "local_steps=4"},
+        {"mode=sync", "engine=virtual", "workers=4", "delay=2"},
+        {"mode=async", "engine=real", "workers=2", "consistency=asp"},
+        {"mode=sync", "engine=real", "workers=2", "delay=0"},
+        {"mode=sync", "engine=real", "workers=2", "delay=2"},
+        {"mode=sync", "engine=real", "workers=1", "delay=0"},
+    };
+    for (size_t i = 0; i < COUNT_OF(ways); i++) {
+        const char *const *w = ways[i];
+        if (RIG_RUN(r, "run", TIMED, w[0], w[1], w[2], w[3]) != OK)
+            fail_msg("%s", process_errors(r));
+        expect_timed(r);
+        if (strcmp(w[0], "mode=async") == 0)
+            process_expect_replayed(r);
+    }
+    /* Gradients from the end on are not used. */
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE at_seconds >= 0.6 AND "
+                                       "outcome IS NOT 'dropped_late'"),
+                        "0");
+    assert_true(number(r, "SELECT count(*) FROM push WHERE outcome = 'dropped_late'") >= 3);
+    process_expect_nothing_left(r);
+}
+
+/* The rate falls with the time, not with the samples: at half of the time it is half of lr. */
+static void the_rate_goes_by_the_time(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", TIMED, "engine=virtual", "workers=4", "lr=0.1"), OK);
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'applied' AND abs(rate - 0.1 * "
+                       "(1 - at_seconds / 0.6) * min(1, at_seconds / 0.1)) > 1e-12"),
+        "0");
+}
+
+/* Equal work gives equal bits: a barrier, and synchronous ranks, of the same times. */
+static void virtual_barrier_and_ranks_agree(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", TIMED, "engine=virtual", "workers=4", "consistency=bsp"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "run", TIMED, "engine=virtual", "workers=4", "mode=sync"), OK);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
+}
+
+/* From the first of its checkpoints, which a run of the same settings has kept. */
+static void a_run_resumes_for_the_rest_of_its_time(void **state)
+{
+    struct process_rig *r = *state;
+    for (int i = 0; i < 2; i++) {
+        const char *const mode = i == 0 ? "mode=async" : "mode=sync";
+        char resume[300], pattern[300];
+        glob_t found;
+        assert_int_equal(RIG_RUN(r, "run", TIMED, mode, "checkpoint_every=0.1",
+                                 i == 0 ? "checkpoint=async{version}.safetensors"
+                                        : "checkpoint=sync{version}.safetensors"),
+                         OK);
+        snprintf(pattern, sizeof pattern, "%s/%s*.safetensors", r->folder, mode + 5);
+        assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+        assert_true(found.gl_pathc >= 2);
+        const char *least = found.gl_pathv[0];
+        for (size_t k = 1; k < found.gl_pathc; k++)
+            if (strlen(found.gl_pathv[k]) <= strlen(least) && strcmp(found.gl_pathv[k], least) < 0)
+                least = found.gl_pathv[k];
+        snprintf(resume, sizeof resume, "resume=%s", least);
+        assert_int_equal(RIG_RUN(r, "run", TIMED, mode, resume), OK);
+        expect_timed(r);
+        globfree(&found);
+    }
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE code = 'resumed'"), "2");
+}
+
+static void lengths_exclude_each_other(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const others[] = {"epochs=1",       "samples=100",  "updates=10",
+                                         "servers=2",      "outer=heloco", "mode=pipeline",
+                                         "warmup_epochs=2"};
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        assert_int_equal(RIG_RUN(r, "run", TIMED, "workers=2", others[i]), ERROR_USAGE);
+        process_expect_error(r, "seconds");
+    }
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "warmup_seconds=1"), ERROR_USAGE);
+    process_expect_error(r, "warmup_seconds");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(both_modes_and_engines_end_at_their_time),
+        TEST(the_rate_goes_by_the_time),
+        TEST(virtual_barrier_and_ranks_agree),
+        TEST(a_run_resumes_for_the_rest_of_its_time),
+        TEST(lengths_exclude_each_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,241 @@
+/* Evaluations during training, with pauses and beside it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tests/ps/server/ps_rig.h"
+#include "tests/rigs/patience.h"
+#include "tests/rigs/scratch.h"
+
+static void an_evaluation_longer_than_the_timeout_loses_no_worker_and_takes_no_training_time(
+    void **state UNUSED)
+{
+    struct rig *r = rig_open(2, 1000);
+    options *o = rig_settings();
+    rig_set(o, "workers", "2");
+    rig_set(o, "timeout_s", STRETCH > 1 ? "12" : "1.2");
+    r->evaluation_ms = 2000 * STRETCH;
+    const double began = clock_seconds();
+    rig_train_all(r, o);
+    assert_int_equal(r->evaluations, 1);
+    assert_int_equal(r->outcome.updates, 100);
+    rig_expect_apart(r->outcome.train_seconds, 2 * STRETCH, clock_seconds() - began);
+    options_close(&o);
+    rig_close(r);
+}
+
+/* 100 updates of 5 ms, with an evaluation of 20 ms after every tenth. */
+static void the_time_between_evaluations_is_training_time(void **state UNUSED)
+{
+    struct rig *r = rig_open(1, 100);
+    options *o = rig_settings();
+    r->evaluate_every = 100;
+    r->evaluation_ms = 20;
+    const double began = clock_seconds();
+    pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 5);
+    assert_int_equal(rig_wait(server, 20), OK);
+    assert_int_equal(rig_wait(trainer, 20), OK);
+    assert_int_equal(r->evaluations, 10);
+    assert_true(r->outcome.train_seconds >= 100 * 0.005);
+    assert_true(r->outcome.train_seconds <= clock_seconds() - began - 10 * 0.02);
+    options_close(&o);
+    rig_close(r);
+}
+
+static void a_failed_evaluation_ends_the_run_for_server_and_workers(void **state UNUSED)
+{
+    struct rig *r = rig_open(1, 100);
+    options *o = rig_settings();
+    r->evaluation_fails = 1;
+    pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 0);
+    assert_int_equal(rig_wait(server, 10), ERROR_DATA);
+    assert_int_equal(rig_wait(trainer, 10), ERROR_DATA);
+    assert_non_null(strstr(r->message, "the test's evaluation fails"));
+    assert_non_null(strstr(r->worker[0].message, "the test's evaluation fails"));
+    options_close(&o);
+    rig_close(r);
+}
+
+/* Four pushes arrive together and each causes an evaluation: the last push waits for three. */
+static void several_evaluations_in_a_row_take_no_training_time(void **state UNUSED)
+{
+    char path[64];
+    pid_t pids[4];
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
+    struct rig *r = rig_open(4, 100);
+    options *o = rig_settings();
+    r->results = path;
+    r->total_samples = 40;
+    r->evaluate_every = 10;
+    r->evaluation_ms = 300 * STRETCH;
+    rig_set(o, "workers", "4");
+    const double began = clock_seconds();
+    pid_t server = rig_serve(r, o);
+    for (unsigned w = 0; w < 4; w++)
+        pids[w] = rig_train(r, o, w, 400 * STRETCH);
+    for (unsigned w = 0; w < 4; w++)
+        assert_int_equal(rig_wait(pids[w], 20), OK);
+    assert_int_equal(rig_wait(server, 20), OK);
+    assert_int_equal(r->evaluations, 4);
+    /* In addition to four evaluations and the step before the first one. */
+    rig_expect_apart(rig_longest_wait(path), (4 * 0.3 + 0.4) * STRETCH, clock_seconds() - began);
+    unlink(path);
+    options_close(&o);
+    rig_close(r);
+}
+
+/* Otherwise the row is missing, and the next train_loss of a resumed run covers both intervals. */
+static void an_evaluation_during_a_request_to_stop_is_recorded(void **state UNUSED)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
+    static const unsigned evaluate_every[] = {200, 1000}; /* one in between; the last */
+    for (size_t i = 0; i < COUNT_OF(evaluate_every); i++) {
+        struct rig *r = rig_open(1, 100);
+        options *o = rig_settings();
+        r->results = path;
+        r->evaluate_every = evaluate_every[i];
+        r->evaluation_ms = 300 * STRETCH;
+        pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 1);
+        assert_true(rig_until(&r->evaluating, 1, 10));
+        r->stop = 1;
+        assert_int_equal(rig_wait(server, 10), i == 0 ? STOPPED : OK);
+        assert_int_equal(rig_wait(trainer, 10), OK);
+        assert_int_equal(r->outcome.samples_used, evaluate_every[i]);
+        assert_int_equal(rig_number(path, "SELECT count(*) FROM evaluation"), 1);
+        assert_int_equal(rig_number(path, "SELECT samples FROM evaluation"), evaluate_every[i]);
+        unlink(path);
+        options_close(&o);
+        rig_close(r);
+    }
+}
+
+/* The evaluation takes longer than the training between two evaluations. Training goes on beside
+ * the first, waits for it before the second, and the end waits for the last. Each reads the
+ * parameters of one version. */
+static void training_goes_on_beside_an_evaluation(void **state UNUSED)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
+    struct rig *r = rig_open(2, 100);
+    options *o = rig_settings();
+    r->results = path;
+    r->evaluate_every = 200;
+    r->evaluation_ms = 300 * STRETCH;
+    rig_set(o, "workers", "2");
+    rig_set(o, "evaluation_pause", "no");
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1), b = rig_train(r, o, 1, 1);
+    assert_true(rig_until(&r->evaluating, 1, 10));
+    const int before = r->worker[0].stage;
+    assert_true(rig_until(&r->worker[0].stage, before + 5, 10));
+    assert_int_equal(r->evaluations, 0); /* the first one still runs */
+    assert_int_equal(rig_wait(server, 20), OK);
+    assert_int_equal(rig_wait(a, 10), OK);
+    assert_int_equal(rig_wait(b, 10), OK);
+    assert_int_equal(r->evaluations, 5);
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM evaluation WHERE samples % 200 = 0"),
+                     5);
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM evaluation WHERE train_loss IS NULL"),
+                     0);
+    assert_int_equal(
+        rig_number(path, "SELECT count(*) FROM event WHERE code = 'evaluation_beside'"), 1);
+    /* The losses of a row are those of its 20 gradients, whenever its evaluation ended. */
+    assert_int_equal(
+        rig_number(
+            path, "SELECT count(*) FROM evaluation e WHERE abs(train_loss - (SELECT avg(loss) FROM "
+                  "push WHERE outcome = 'applied' AND update_version > e.updates - 20 AND "
+                  "update_version <= e.updates)) < 1e-9"),
+        5);
+    unlink(path);
+    options_close(&o);
+    rig_close(r);
+}
+
+/* In the server's background thread. */
+static void expect_no_evaluation(struct rig *r)
+{
+    clock_sleep_until_ns(clock_ns() + 20000000);
+    r->noted[0] += (unsigned long)r->evaluating;
+}
+
+/* A checkpoint that falls due waits for it. */
+static void a_checkpoint_waits_for_the_evaluation_beside_training(void **state UNUSED)
+{
+    struct rig *r = rig_open(1, 100);
+    options *o = rig_settings();
+    rig_set(o, "evaluation_pause", "no");
+    rig_set(o, "checkpoint", "x.safetensors");
+    rig_set(o, "checkpoint_every", "3"); /* epochs of 100 samples; the run has 10 */
+    r->evaluate_every = 200;
+    r->evaluation_ms = 100 * STRETCH;
+    r->at_checkpoint = expect_no_evaluation;
+    rig_train_all(r, o);
+    assert_int_equal(r->checkpoints, 4);
+    assert_int_equal(r->evaluations, 5);
+    assert_int_equal(r->noted[0], 0);
+    options_close(&o);
+    rig_close(r);
+}
+
+static void a_request_to_stop_waits_for_the_evaluation_beside_training(void **state UNUSED)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
+    struct rig *r = rig_open(1, 100);
+    options *o = rig_settings();
+    r->results = path;
+    r->total_samples = 1000000000;
+    r->evaluate_every = 200000;
+    r->evaluation_ms = 300 * STRETCH;
+    rig_set(o, "evaluation_pause", "no");
+    pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 0);
+    assert_true(rig_until(&r->evaluating, 1, 20));
+    r->stop = 1;
+    assert_int_equal(rig_wait(server, 10), STOPPED);
+    assert_int_equal(rig_wait(trainer, 10), OK);
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM evaluation WHERE samples = 200000"), 1);
+    assert_true(r->outcome.samples_used > 200000);
+    unlink(path);
+    options_close(&o);
+    rig_close(r);
+}
+
+static void an_evaluation_that_fails_beside_training_ends_the_run(void **state UNUSED)
+{
+    struct rig *r = rig_open(1, 100);
+    options *o = rig_settings();
+    r->total_samples = 1000000000;
+    r->evaluate_every = 200;
+    r->evaluation_fails = 1;
+    rig_set(o, "evaluation_pause", "no");
+    pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 0);
+    assert_int_equal(rig_wait(server, 10), ERROR_DATA);
+    assert_int_equal(rig_wait(trainer, 10), ERROR_DATA);
+    assert_non_null(strstr(r->message, "the test's evaluation fails"));
+    options_close(&o);
+    rig_close(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            an_evaluation_longer_than_the_timeout_loses_no_worker_and_takes_no_training_time),
+        cmocka_unit_test(the_time_between_evaluations_is_training_time),
+        cmocka_unit_test(a_failed_evaluation_ends_the_run_for_server_and_workers),
+        cmocka_unit_test(several_evaluations_in_a_row_take_no_training_time),
+        cmocka_unit_test(an_evaluation_during_a_request_to_stop_is_recorded),
+        cmocka_unit_test(training_goes_on_beside_an_evaluation),
+        cmocka_unit_test(a_checkpoint_waits_for_the_evaluation_beside_training),
+        cmocka_unit_test(a_request_to_stop_waits_for_the_evaluation_beside_training),
+        cmocka_unit_test(an_evaluation_that_fails_beside_training_ends_the_run),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
