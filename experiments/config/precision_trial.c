@@ -19,7 +19,8 @@
 enum { ROUNDS = 99, FEW_ROUNDS = 3, SIDES = 2 };
 static const double GAIN = 1.05;
 /* A turn is one step, or as many as fit into TURN_S. The rounds end after SHORT_S if there were
- * FEW_ROUNDS; after LONG_S one is enough. */
+ * FEW_ROUNDS; after LONG_S one is enough. If the first turns, which create primitives, take longer
+ * than LONG_S, they are the only ones. */
 static const double TURN_S = 2e-3, SHORT_S = 0.4, LONG_S = 2;
 
 bool precision_is_auto(const options *o)
@@ -52,32 +53,56 @@ bool precision_prefers_bf16(const struct precision_trial *t)
 struct side {
     options *settings;
     worker *worker;
-    float *parameters, *gradient;
     uint64_t batch;
     double seconds[ROUNDS]; /* of one step */
 };
 
-static void close_side(struct side *s)
+struct measured_steps {
+    struct side sides[SIDES]; /* fp32, bf16 */
+    float *parameters, *gradient;
+};
+
+static void close_steps(struct measured_steps *m)
 {
-    worker_close(&s->worker);
-    options_close(&s->settings);
-    memory_free(s->parameters);
-    memory_free(s->gradient);
+    for (int i = 0; i < SIDES; i++) {
+        worker_close(&m->sides[i].worker);
+        options_close(&m->sides[i].settings);
+    }
+    memory_free(m->parameters);
+    memory_free(m->gradient);
 }
 
 /* Without pace, because a delayed step would hide the computation. */
-static status compose_side(options **out, const options *o, const char *precision)
+static status open_side(struct side *s, const options *o, const char *precision)
 {
+    status result = OK;
     struct settings all = {0};
     config_arguments(o, &all);
     settings_add(&all, "precision", precision, "precision=auto");
     settings_add(&all, "pace", "none", "precision=auto");
-    status result = config_compose_unchecked(out, &all);
+    TRY(config_compose_unchecked(&s->settings, &all));
+    TRY(worker_open(&s->worker,
+                    &(struct worker_options){.settings = s->settings,
+                                             .count = (unsigned)options_integer(o, "workers")}));
+    worker_hold_memory(s->worker);
+done:
     settings_free(&all);
     return result;
 }
 
-static status turn(struct side *s, double *seconds)
+static status open_vectors(struct measured_steps *m)
+{
+    status result = OK;
+    worker *w = m->sides[0].worker;
+    const size_t count = worker_parameter_count(w);
+    TRY(memory_new(&m->parameters, count, sizeof(float), "parameters"));
+    TRY(memory_new(&m->gradient, count, sizeof(float), "a gradient"));
+    TRY(worker_initial_parameters(w, m->parameters, count));
+done:
+    return result;
+}
+
+static status turn(struct measured_steps *m, struct side *s, unsigned round)
 {
     status result = OK;
     const double began = clock_seconds();
@@ -85,29 +110,10 @@ static status turn(struct side *s, double *seconds)
     unsigned steps = 0;
     for (; took < TURN_S; took = clock_seconds() - began) {
         struct step_stats stats;
-        TRY(worker_gradient(s->worker, s->parameters, s->batch++, s->gradient, &stats));
+        TRY(worker_gradient(s->worker, m->parameters, s->batch++, m->gradient, &stats));
         steps++;
     }
-    *seconds = took / steps;
-done:
-    return result;
-}
-
-/* The first turn creates primitives and does not count. */
-static status open_side(struct side *s, const options *o, const char *precision)
-{
-    status result = OK;
-    double ignored;
-    TRY(compose_side(&s->settings, o, precision));
-    TRY(worker_open(&s->worker,
-                    &(struct worker_options){.settings = s->settings,
-                                             .count = (unsigned)options_integer(o, "workers")}));
-    const size_t count = worker_parameter_count(s->worker);
-    TRY(memory_new(&s->parameters, count, sizeof(float), "parameters"));
-    TRY(memory_new(&s->gradient, count, sizeof(float), "a gradient"));
-    TRY(worker_initial_parameters(s->worker, s->parameters, count));
-    worker_hold_memory(s->worker);
-    TRY(turn(s, &ignored));
+    s->seconds[round] = took / steps;
 done:
     return result;
 }
@@ -124,20 +130,23 @@ static double median(double *values, unsigned count)
     return values[count / 2];
 }
 
-static status measure_both(struct side sides[SIDES], struct precision_trial *out)
+/* After the first turn of each. */
+static status measure_both(struct measured_steps *m, struct precision_trial *out)
 {
     status result = OK;
     const double began = clock_seconds();
-    unsigned rounds = 0;
-    for (double took = 0; rounds < ROUNDS; took = clock_seconds() - began) {
+    struct side *fp32 = &m->sides[0], *bf16 = &m->sides[1];
+    const bool first_only = fp32->seconds[0] + bf16->seconds[0] > LONG_S;
+    unsigned rounds = first_only ? 1 : 0;
+    for (double took = 0; !first_only && rounds < ROUNDS; took = clock_seconds() - began) {
         if (took > LONG_S || (took > SHORT_S && rounds >= FEW_ROUNDS))
             break;
-        for (int i = 0; i < SIDES; i++)
-            TRY(turn(&sides[i], &sides[i].seconds[rounds]));
+        TRY(turn(m, fp32, rounds));
+        TRY(turn(m, bf16, rounds));
         rounds++;
     }
-    out->fp32_s = median(sides[0].seconds, rounds);
-    out->bf16_s = median(sides[1].seconds, rounds);
+    out->fp32_s = median(fp32->seconds, rounds);
+    out->bf16_s = median(bf16->seconds, rounds);
 done:
     return result;
 }
@@ -145,18 +154,20 @@ done:
 static status measure(const options *o, struct precision_trial *out)
 {
     status result = OK;
-    struct side *sides = NULL;
+    struct measured_steps *m = NULL;
     *out = (struct precision_trial){0};
-    TRY(memory_new(&sides, SIDES, sizeof *sides, "a trial"));
-    TRY(open_side(&sides[0], o, "fp32"));
-    if (open_side(&sides[1], o, "bf16") != OK)
+    TRY(memory_new(&m, 1, sizeof *m, "a trial"));
+    TRY(open_side(&m->sides[0], o, "fp32"));
+    TRY(open_vectors(m));
+    TRY(turn(m, &m->sides[0], 0));
+    if (open_side(&m->sides[1], o, "bf16") != OK || turn(m, &m->sides[1], 0) != OK)
         snprintf(out->why, sizeof out->why, "%s", error_message());
     else
-        TRY(measure_both(sides, out));
+        TRY(measure_both(m, out));
 done:
-    for (int i = 0; sides != NULL && i < SIDES; i++)
-        close_side(&sides[i]);
-    memory_free(sides);
+    if (m != NULL)
+        close_steps(m);
+    memory_free(m);
     return result;
 }
 
