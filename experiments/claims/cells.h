@@ -87,7 +87,7 @@ status cells_check(const struct experiment *e, const char *expression) MUST_CHEC
  * compares. */
 struct lead {
     const struct cell *best, *second; /* the sides with the best two scores; NULL: not known */
-    const struct map_side *ahead;         /* of `best` */
+    const struct map_side *ahead;     /* of `best` */
     struct paired margin;             /* best − second in the metric's better direction */
     bool decided;                     /* the 95 % interval of the margin lies above 0 */
     double seeds; /* that would decide it, if the figures stay; NaN: not known */

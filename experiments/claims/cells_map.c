@@ -24,7 +24,8 @@ static bool is_measured(const struct cell *cell)
 }
 
 /* NULL: an arm of the side is not measured. */
-static const struct cell *best_of(const struct cells *c, const struct map_side *side, int64_t column)
+static const struct cell *best_of(const struct cells *c, const struct map_side *side,
+                                  int64_t column)
 {
     const struct cell *best = NULL;
     for (size_t i = 0; i < side->count; i++) {
