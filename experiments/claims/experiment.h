@@ -52,6 +52,7 @@ struct tune_space {
     struct space space;     /* without a dimension: the arm does not tune */
     struct settings search; /* keys of the search; none: a grid */
     struct int_list seeds;  /* of the trials; count 0: the first seed of the experiment */
+    unsigned shared; /* bit i: columns that differ only in axis i share the choice of the first */
 };
 
 struct arm {

@@ -185,7 +185,7 @@ static status read_arm(const struct yaml_tree *d, const struct experiment *e, co
     TRY(experiment_read_part(d, e, n, &out->columns));
     TRY(read_at(d, e, node_child(n, "at"), &out->at, &out->at_count));
     TRY(read_arm_quick(d, e, node_child(n, "quick"), out));
-    TRY(experiment_read_tune(d, node_child(n, "tune"), out));
+    TRY(experiment_read_tune(d, e, node_child(n, "tune"), out));
     TRY(experiment_read_text(d, n, "fit", false, &out->fit));
     TRY(read_expected(d, e, node_child(n, "expected"), out));
 done:

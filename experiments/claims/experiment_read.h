@@ -47,8 +47,8 @@ status experiment_read_column(const struct yaml_tree *d, const struct experiment
                               const struct node *n, const char *text, int64_t *out) MUST_CHECK;
 
 /* The map of key `tune`; NULL: none. */
-status experiment_read_tune(const struct yaml_tree *d, const struct node *map,
-                            struct arm *out) MUST_CHECK;
+status experiment_read_tune(const struct yaml_tree *d, const struct experiment *e,
+                            const struct node *map, struct arm *out) MUST_CHECK;
 /* Searched arms must have equal budgets. Grids may differ; the table shows their sizes. */
 status experiment_check_budgets(const struct experiment *e, bool quick) MUST_CHECK;
 

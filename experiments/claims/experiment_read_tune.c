@@ -56,7 +56,32 @@ done:
     return result;
 }
 
-static status read_grid(const struct yaml_tree *d, const struct node *map, struct tune_space *out)
+/* shared: [network] */
+static status read_shared(const struct yaml_tree *d, const struct experiment *e,
+                          const struct node *n, unsigned *out)
+{
+    status result = OK;
+    TRY(node_require(d, n, NODE_LIST, "shared"));
+    for (size_t i = 0; i < n->count; i++) {
+        const struct node *name = &n->children[i];
+        size_t axis = 0;
+        TRY(node_require(d, name, NODE_SCALAR, "shared"));
+        while (axis < e->axis_count && strcmp(e->axes[axis].name, name->text) != 0)
+            axis++;
+        if (axis == e->axis_count) {
+            FAIL(ERROR_USAGE,
+                 "%s:%u: '%s' is no axis of this experiment; tune.shared lists names "
+                 "of its axes",
+                 d->name, name->line, name->text);
+        }
+        *out |= 1U << axis;
+    }
+done:
+    return result;
+}
+
+static status read_grid(const struct yaml_tree *d, const struct experiment *e,
+                        const struct node *map, struct tune_space *out)
 {
     status result = OK;
     struct search checked = {0};
@@ -67,6 +92,8 @@ static status read_grid(const struct yaml_tree *d, const struct node *map, struc
         const struct node *n = &map->children[i];
         if (strcmp(map->keys[i], "seeds") == 0)
             TRY(experiment_read_list(d, n, "seeds", &out->seeds));
+        else if (strcmp(map->keys[i], "shared") == 0)
+            TRY(read_shared(d, e, n, &out->shared));
         else if (search_is_key(map->keys[i]))
             TRY(read_search_key(d, map->keys[i], n, &out->search));
         else if (strcmp(map->keys[i], "quick") != 0)
@@ -83,12 +110,14 @@ done:
     return result;
 }
 
-status experiment_read_tune(const struct yaml_tree *d, const struct node *map, struct arm *out)
+status experiment_read_tune(const struct yaml_tree *d, const struct experiment *e,
+                            const struct node *map, struct arm *out)
 {
     status result = OK;
-    TRY(read_grid(d, map, &out->tune));
+    TRY(read_grid(d, e, map, &out->tune));
     if (map != NULL)
-        TRY(read_grid(d, node_child(map, "quick"), &out->quick_tune));
+        TRY(read_grid(d, e, node_child(map, "quick"), &out->quick_tune));
+    out->quick_tune.shared |= out->tune.shared;
 done:
     return result;
 }

@@ -104,7 +104,7 @@ status reproduction_lay_out(struct reproduction *r, bool quick, const struct set
     const struct experiment *e = &r->e;
     const struct int_list *columns = experiment_columns(e, quick);
     struct int_list seeds;
-    size_t unit = r->tuning.of_all_parts;
+    size_t unit = r->tuning.all.count;
     experiment_seeds(e, quick, &seeds);
     r->later = r->fitted = 0;
     for (size_t s = 0; s < seeds.count; s++) {

@@ -66,6 +66,29 @@ done:
     return result;
 }
 
+/* Whether the columns differ at most in axes whose choice is shared. */
+static bool shares_choice(const struct experiment *e, const struct tune_space *g, int64_t a,
+                          int64_t b)
+{
+    bool shares = a == b || e->axis_count > 0;
+    for (size_t i = 0; i < e->axis_count && shares; i++)
+        shares =
+            (g->shared >> i & 1) != 0 || experiment_level(e, a, i) == experiment_level(e, b, i);
+    return shares;
+}
+
+/* Whether the choice is new. */
+static bool note_choice(struct tuning *t, const struct arm *arm, const struct tune_space *g,
+                        int64_t column)
+{
+    for (size_t i = 0; i < t->all.count; i++)
+        if (t->all.at[i].arm == arm && shares_choice(t->experiment, g, t->all.at[i].column, column))
+            return false;
+    *(struct choice_place *)memory_append(&t->all.at, &t->all.count, sizeof *t->all.at) =
+        (struct choice_place){arm, column};
+    return true;
+}
+
 status tuning_lay_out(struct tuning *out, const struct experiment *e, bool quick,
                       const struct plan_part *part, const struct settings *more)
 {
@@ -76,10 +99,11 @@ status tuning_lay_out(struct tuning *out, const struct experiment *e, bool quick
     for (size_t w = 0; w < columns->count; w++) {
         for (size_t a = 0; a < e->arm_count; a++) {
             const struct arm *arm = &e->arms[a];
-            if (experiment_tune_space(arm, quick) == NULL ||
-                !has_runs(e, arm, columns->at[w], quick))
+            const struct tune_space *g = experiment_tune_space(arm, quick);
+            if (g == NULL || !has_runs(e, arm, columns->at[w], quick) ||
+                !note_choice(out, arm, g, columns->at[w]))
                 continue;
-            if (plan_part_has(part, out->of_all_parts++))
+            if (plan_part_has(part, out->all.count - 1))
                 TRY(add_choice(out, arm, columns->at[w], quick, more));
         }
     }
@@ -94,6 +118,7 @@ void tuning_close(struct tuning *t)
     for (size_t i = 0; i < t->count; i++)
         settings_free(&t->choices[i].settings);
     free(t->choices);
+    free(t->all.at);
     *t = (struct tuning){0};
 }
 
@@ -113,7 +138,7 @@ static const struct choice *find(const struct tuning *t, const struct arm *arm, 
 {
     for (size_t i = 0; i < t->count; i++) {
         const struct choice *c = &t->choices[i];
-        if (c->arm == arm && c->column == column)
+        if (c->arm == arm && shares_choice(t->experiment, c->grid, c->column, column))
             return c;
     }
     return NULL;

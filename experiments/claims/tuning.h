@@ -2,6 +2,8 @@
  * tuning.h — tuned settings of arms (key `tune`): one search for each arm and column chooses
  * the point with the best score on the validation split. The test set is not used.
  *
+ * With tune.shared, columns that differ only in these axes share the choice of the first one.
+ *
  * A grid of one point needs no trials. Trials are runs of the experiment NAME/tuning, separate from
  * the arm's own runs.
  *
@@ -25,7 +27,13 @@ struct tuning { /* zero-initialise */
     struct trials trials;
     struct choice *choices;
     size_t count;
-    size_t of_all_parts; /* number of choices of all parts together */
+    struct { /* the choices of all parts together: arm and column, without settings */
+        struct choice_place {
+            const struct arm *arm;
+            int64_t column;
+        } * at;
+        size_t count;
+    } all;
     const struct experiment *experiment;
 };
 

@@ -205,6 +205,41 @@ static void several_axes_give_a_table_for_each_combination(void **state)
     process_expect_line(r, margin, "(3)");
 }
 
+/* The choice of the first level counts for all levels of a shared axis, also if they are in another
+ * part. */
+static void tuning_is_shared_along_an_axis(void **state)
+{
+    struct process_rig *r = *state;
+    static const char text[] =
+        "name: shared\n"
+        "question: once or twice?\n"
+        "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+        "model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
+        "axes:\n"
+        "  network: {free: {}, slow: {network.latency_ms: 3}}\n"
+        "  workers: [2, 4]\n"
+        "seeds: [1]\n"
+        "arms:\n"
+        "  tuned: {label: t, tune: {lr: [0.01, 0.1], seeds: [9], shared: [network]}}\n";
+    process_write(r, "shared.yaml", text);
+    if (RIG_RUN(r, "reproduce", "shared.yaml", "--quiet") != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_answer(r,
+                          "SELECT group_concat(workers || ' ' || seed || ' ' || (config ->> "
+                          "'$.\"network.latency_ms\"'), '; ') FROM (SELECT * FROM run WHERE "
+                          "experiment = 'shared/tuning' ORDER BY workers, lr)",
+                          "2 9 0; 2 9 0; 4 9 0; 4 9 0");
+    process_expect_answer(r,
+                          "SELECT count(*) || ' ' || count(DISTINCT workers || ' ' || lr) FROM "
+                          "run WHERE experiment = 'shared'",
+                          "4 2");
+    process_write(r, "wrong.yaml",
+                  "name: w\nquestion: q\nworkers: [1]\narms: {a: {label: a, tune: "
+                  "{lr: [0.1], shared: [network]}}}\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "wrong.yaml", "--dry-run"), ERROR_USAGE);
+    process_expect_error(r, "network");
+}
+
 static const char searching[] =
     "name: searching\n"
     "question: which rate is best?\n"
@@ -417,6 +452,7 @@ int main(void)
         TEST(check_board_finds_an_edited_page),
         TEST(cells_are_compared_on_the_same_seeds),
         TEST(several_axes_give_a_table_for_each_combination),
+        TEST(tuning_is_shared_along_an_axis),
         TEST(an_arm_is_tuned_on_the_validation_split_before_its_runs),
         TEST(arms_that_search_have_equal_budgets_and_continue),
         TEST(a_grid_of_one_point_needs_no_trials),
