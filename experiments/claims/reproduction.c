@@ -58,6 +58,18 @@ static void add_use(struct reproduction *w, size_t run, const struct arm *arm, i
         (struct run_use){.run = run, .arm = arm, .column = column};
 }
 
+/* "async ×8 seed 1 one 10g": a title has the number of workers already. */
+static void name_levels(const struct experiment *e, int64_t column, struct planned_run *r)
+{
+    for (size_t i = 0; i < e->axis_count; i++) {
+        const struct experiment_axis *a = &e->axes[i];
+        const size_t length = strlen(r->title);
+        if (strcmp(a->name, "workers") != 0)
+            snprintf(r->title + length, sizeof r->title - length, " %s",
+                     a->levels[experiment_level(e, column, i)].name);
+    }
+}
+
 static status add_run(struct reproduction *r, const struct arm *arm, int64_t column, int64_t seed,
                       bool quick, const struct settings *more)
 {
@@ -77,7 +89,10 @@ static status add_run(struct reproduction *r, const struct arm *arm, int64_t col
         goto done;
     }
     TRY(plan_choose_precision(&r->plan, o));
-    add_use(r, plan_find_or_add(&r->plan, &o), arm, column);
+    const size_t before = r->plan.count, run = plan_find_or_add(&r->plan, &o);
+    if (run == before)
+        name_levels(&r->e, column, &r->plan.runs[run]);
+    add_use(r, run, arm, column);
 done:
     options_close(&o);
     settings_free(&all);
