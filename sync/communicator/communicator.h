@@ -51,8 +51,8 @@ struct communicator_kind {
      * notes[0..COMMUNICATOR_NOTES) ← the means of the floats behind it. Other ranks read c->buffer
      * until all ranks have called communicator_shares_done. */
     status (*mean_of_share)(communicator *c, size_t count, float *notes);
-    /* The mean is one MPI_Iallreduce (ranks_begin_sum). Between hosts, with reduction=fast, overlap
-     * then has several parts under way at a time (overlap.c). */
+    /* The mean is one MPI_Iallreduce (ranks_begin_mean). Between hosts, with reduction=fast,
+     * overlap then has several parts under way at a time (overlap.c). */
     bool sums_by_mpi;
     /* The cost model: bytes that all ranks together send to exchange `count` floats. NULL: 0, the
      * ranks share memory. */
@@ -68,6 +68,7 @@ struct communicator {
     bool ordered;        /* reduction=ordered */
     bool compressed;     /* compression is not none */
     bool in_rank_order;  /* the kind sums in rank order */
+    bool in_parts;       /* between communicator_begin and communicator_finish */
     bool has_processor;  /* each rank's computing leaves it a free processor (overlap.c) */
     atomic_bool failed;  /* a rank did not arrive: closing waits for no rank. The helper thread of
                             overlap.c sets it too. */

@@ -1,58 +1,95 @@
 /*
- * communicator_mpi.c — MPI_Allreduce of the sum, in place, bucket by bucket; then × 1/size.
+ * communicator_mpi.c — MPI_Allreduce in place, piece by piece.
  *
- * Cost. Open MPI chooses the algorithm by bucket size and number of ranks: recursive doubling for
- * small buckets (log2 P steps of the whole bucket), a ring for large ones (2·(P − 1) steps of 1/P
- * of it). So each rank sends and receives about 2·(P − 1)/P × bytes. A bucket stays in the cache
- * between the copies into and out of the transport's buffers: 2–3× faster than one call for 100 MB.
- * It works over any number of hosts.
+ * Cost. Open MPI chooses the algorithm by the size of a piece and the number of ranks: recursive
+ * doubling for small ones (log2 P steps of the whole piece), a ring or halving and doubling for
+ * large ones (2·(P − 1)/P of the piece sent and received by each rank). It works over any number of
+ * hosts.
+ *
+ * It is meant to be as fast as the call itself. So the mean costs no pass over the vector with two
+ * ranks (ranks->reduces), and ranks that exchange again and again in less than a millisecond wait
+ * for each other inside the call, not at the gate before it.
  */
+#include "base/clock.h"
+#include "base/memory.h"
 #include "sync/communicator/ranks.h"
-#include "base/vector.h"
 
-static status mpi_open(communicator *c UNUSED, const options *o UNUSED, size_t count UNUSED)
+enum { GATE_EVERY = 64, OFTEN_NS = 1000000 };
+static const char WHAT[] = "the mean gradient";
+
+struct mpi_state {
+    size_t piece;       /* floats of one call */
+    unsigned exchanges; /* since the gate, and until the next: all ranks pass it at the same one */
+    unsigned until_gate;
+    uint64_t at_gate_ns;
+};
+
+static void mpi_close(communicator *c)
 {
-    return OK;
+    memory_free(c->state);
+    c->state = NULL;
 }
 
-static void mpi_close(communicator *c UNUSED) {}
-
-/* Each bucket has its own time limit: over a slow link all buckets together may take longer than
- * the limit. On one host, if every rank has a processor, the blocking call is fastest. If ranks
- * exceed processors, a rank that spins in the call would keep the others from arriving. Between
- * hosts the rank waits outside a blocking call, so that it can find the missing rank
- * (missing_ranks.c). */
-static status mpi_sum(communicator *c, float *data, size_t count)
+static status mpi_open(communicator *c, const options *o UNUSED, size_t count UNUSED)
 {
     status result = OK;
-    MPI_Comm world = c->ranks->world;
-    if (c->ranks->crowded || !c->ranks->one_host) {
-        MPI_Request request;
-        TRY(ranks_begin_sum(c, data, count, &request));
-        TRY(ranks_wait(c, &request, 1, "the mean gradient"));
-    } else {
-        watchdog_arm(c->timeout_s, "the mean gradient");
-        TRY(ranks_check(MPI_Allreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, world),
-                        "the mean gradient"));
-    }
+    struct mpi_state *s = NULL;
+    TRY(memory_new(&s, 1, sizeof *s, "the communicator"));
+    s->piece = c->bucket;
+    c->state = s;
 done:
-    watchdog_disarm();
+    return result;
+}
+
+/* Waits until every rank has arrived, without processor time. The gate costs a third of the
+ * shortest exchange. While exchanges follow each other so fast that waits are short, only one in
+ * GATE_EVERY passes it. */
+static status arrive(communicator *c, struct mpi_state *s)
+{
+    status result = OK;
+    bool often;
+    if (c->in_parts || c->ranks->crowded || c->ranks->gate.page == NULL)
+        return ranks_gate(c, WHAT);
+    if (s->until_gate > 0) {
+        s->until_gate--;
+        return OK;
+    }
+    const bool short_steps = clock_ns() - s->at_gate_ns < (uint64_t)s->exchanges * OFTEN_NS;
+    TRY(gate_vote(c, &c->ranks->gate, short_steps, &often, WHAT));
+    s->exchanges = often ? GATE_EVERY : 1;
+    s->until_gate = s->exchanges - 1;
+    s->at_gate_ns = clock_ns();
+done:
+    return result;
+}
+
+/* Each piece has its own time limit: over a slow link all pieces together may take longer than the
+ * limit. Between hosts the rank waits outside a blocking call, so that it can find the missing rank
+ * (missing_ranks.c). */
+static status mean_of_piece(communicator *c, float *data, size_t count)
+{
+    status result = OK;
+    MPI_Request request;
+    if (c->ranks->one_host)
+        return ranks_blocking_mean(c, data, count);
+    TRY(ranks_begin_mean(c, data, count, &request));
+    TRY(ranks_wait(c, &request, 1, WHAT));
+    ranks_complete_mean(c, data, count);
+done:
     return result;
 }
 
 static status mpi_allreduce_mean(communicator *c, float *data, size_t count)
 {
     status result = OK;
-    const float scale = 1.0f / (float)c->size;
-
-    TRY(ranks_gate(c, "the mean gradient"));
+    struct mpi_state *s = c->state;
+    TRY(arrive(c, s));
     for (size_t from = 0; from < count;) {
-        size_t length = count - from < c->bucket ? count - from : c->bucket;
-        /* A small rest, such as the notes after a gradient, goes with the last bucket. */
-        if (count - from - length < c->bucket / 4 && count - from <= INT32_MAX)
+        size_t length = count - from < s->piece ? count - from : s->piece;
+        /* A small rest, such as the notes after a gradient, goes with the last piece. */
+        if (count - from - length < s->piece / 4 && count - from <= INT32_MAX)
             length = count - from;
-        TRY(mpi_sum(c, data + from, length));
-        vector_multiply(length, scale, data + from, data + from);
+        TRY(mean_of_piece(c, data + from, length));
         from += length;
     }
 done:

@@ -34,6 +34,9 @@ struct ranks {
     MPI_Comm world; /* a duplicate of MPI_COMM_WORLD; its errors return */
     MPI_Comm node;  /* the ranks of this host */
     unsigned name;  /* this rank's number in the run, for messages */
+    /* MPI_SUM. With two ranks, each element is added once: then the operation also multiplies by ½,
+     * which saves a pass over the vector. The bits are the same. */
+    MPI_Op reduces;
     bool one_host;
     unsigned here;       /* ranks of this host */
     unsigned processors; /* that all ranks of this host together may use */
@@ -67,6 +70,9 @@ status gate_open(struct gate *g, MPI_Comm node) MUST_CHECK;
 void gate_close(const communicator *c, struct gate *g);
 /* Like ranks_gate, for the ranks of `g`. */
 status gate_pass(communicator *c, struct gate *g, const char *what) MUST_CHECK;
+/* The same; *all ← whether `vote` is true on every rank. */
+status gate_vote(communicator *c, struct gate *g, bool vote, bool *all,
+                 const char *what) MUST_CHECK;
 
 /* Writes the time to the page of `g`: this rank waits for others, perhaps inside an MPI call. */
 void ranks_mark_waiting(const struct gate *g);
@@ -115,8 +121,13 @@ void *ranks_aligned(void *p);
  * lines. */
 void ranks_chunk(size_t count, unsigned rank, unsigned size, size_t *from, size_t *length);
 
-/* Begins data[0..count) ← the sum over ranks, in place; ranks_wait completes it. */
-status ranks_begin_sum(communicator *c, float *data, size_t count, MPI_Request *request) MUST_CHECK;
+/* data[0..count) ← the mean over ranks, in place, by one MPI_Allreduce; count ≤ INT32_MAX. All
+ * ranks have arrived: the call keeps the processor until it is complete. */
+status ranks_blocking_mean(communicator *c, float *data, size_t count) MUST_CHECK;
+/* The same by MPI_Iallreduce: begins it; then ranks_wait, then ranks_complete_mean. */
+status ranks_begin_mean(communicator *c, float *data, size_t count,
+                        MPI_Request *request) MUST_CHECK;
+void ranks_complete_mean(const communicator *c, float *data, size_t count);
 
 /* Bytes that all ranks together send in a reduce-scatter and an allgather of `count` floats:
  * 2·(size − 1) × 4·count. */
