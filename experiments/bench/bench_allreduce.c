@@ -1,7 +1,7 @@
 /*
- * bench_allreduce.c — `gradlag bench allreduce`: the mean gradient over ranks by one MPI_Allreduce
- * call, buckets, the sum in rank order, and every other communicator. Restarts itself under mpirun.
- * Exchanges of communicator=mpi take turns with plain MPI_Allreduce calls on the same vector.
+ * bench_allreduce.c — `gradlag bench allreduce`: the mean gradient over ranks by every
+ * communicator, and by MPI in rank order. Restarts itself under mpirun. Exchanges of
+ * communicator=mpi take turns with plain MPI_Allreduce calls on the same vector.
  *
  * algbw = bytes / time. busbw = algbw × 2·(P − 1)/P, the rate on each rank's link in a ring. Both
  * are defined as in nccl-tests (docs/benchmarks.md).
@@ -25,12 +25,9 @@ const struct option bench_allreduce_keys[] = {
     {"ranks", OPTION_INTEGER, "2", 1, 256, NULL, NULL, "processes, started by mpirun"},
     {"sizes", OPTION_TEXT, "400000,25600000", 0, 0, NULL, NULL,
      "floats, comma-separated; 'curve' for 1 k to 25.6 M"},
-    {"variants", OPTION_TEXT, "call,buckets,ordered,ring,shared,hierarchical,naive", 0, 0, NULL,
-     NULL,
-     "comma-separated: call, buckets, ordered (of communicator=mpi), or names of communicators "
-     "and compressions"},
-    {"bucket_kib", OPTION_INTEGER, "512", 0, 1 << 20, NULL, NULL,
-     "size of a bucket of communicator=mpi; 0: one call"},
+    {"variants", OPTION_TEXT, "mpi,ordered,ring,shared,hierarchical,naive", 0, 0, NULL, NULL,
+     "comma-separated: names of communicators and compressions, and ordered (communicator=mpi with "
+     "reduction=ordered)"},
     {"communicator.nodes", OPTION_INTEGER, "0", 0, 256, NULL, NULL,
      "simulated nodes on this host for communicator=hierarchical (0: one)"},
     {"compression.ratio", OPTION_REAL, "0.01", 1e-9, 1, NULL, NULL,
@@ -38,18 +35,8 @@ const struct option bench_allreduce_keys[] = {
     {0},
 };
 
-enum { WHOLE = 1 << 20 }; /* bucket_kib of one call: larger than any vector here */
-
 struct variant {
     const char *name, *communicator, *reduction, *compression;
-    bool one_call;
-};
-
-/* The variants of communicator=mpi; any other name is a communicator or a compression. */
-static const struct variant of_mpi[] = {
-    {"call", "mpi", "fast", "none", true},
-    {"buckets", "mpi", "fast", "none", false},
-    {"ordered", "mpi", "ordered", "none", false},
 };
 
 /* ---- one rank -----------------------------------------------------------------------------------
@@ -236,16 +223,13 @@ static status measure_variant(const struct bench *b, const struct variant *v, co
     status result = OK;
     options *o = NULL;
     communicator *c = NULL;
-    const int64_t kib = v->one_call ? 0 : options_integer(b->settings, "bucket_kib");
-    char item[64], chosen[4][80];
+    char item[64], chosen[3][80];
 
     snprintf(chosen[0], sizeof chosen[0], "communicator=%s", v->communicator);
     snprintf(chosen[1], sizeof chosen[1], "compression=%s", v->compression);
     snprintf(chosen[2], sizeof chosen[2], "reduction=%s", v->reduction);
-    snprintf(chosen[3], sizeof chosen[3], "bucket_kib=%lld", (long long)(kib > 0 ? kib : WHOLE));
-    TRY(config_compose_texts(
-        &o, (const char *const[]){chosen[0], chosen[1], chosen[2], chosen[3], NULL}, NULL,
-        "bench"));
+    TRY(config_compose_texts(&o, (const char *const[]){chosen[0], chosen[1], chosen[2], NULL}, NULL,
+                             "bench"));
     TRY(pass_keys_on(b, o, &communicator_registry));
     TRY(pass_keys_on(b, o, &compression_registry));
     TRY(communicator_open(&c, o, largest, NULL));
@@ -265,19 +249,14 @@ static bool find_variant(const char *name, struct variant *out)
 {
     const struct communicator_kind *kind =
         (const struct communicator_kind *)registry_find(&communicator_registry, name);
-    for (size_t i = 0; i < COUNT_OF(of_mpi); i++) {
-        if (strcmp(name, of_mpi[i].name) == 0) {
-            *out = of_mpi[i];
-            return true;
-        }
-    }
-    if (registry_find(&compression_registry, name) != NULL) {
-        *out = (struct variant){name, "mpi", "fast", name, false};
-        return true;
-    }
-    if (kind == NULL || kind->on_device)
+    if (strcmp(name, "ordered") == 0)
+        *out = (struct variant){name, "mpi", "ordered", "none"};
+    else if (registry_find(&compression_registry, name) != NULL)
+        *out = (struct variant){name, "mpi", "fast", name};
+    else if (kind != NULL && !kind->on_device)
+        *out = (struct variant){kind->about.name, kind->about.name, "fast", "none"};
+    else
         return false;
-    *out = (struct variant){kind->about.name, kind->about.name, "fast", "none", false};
     return true;
 }
 
@@ -308,9 +287,8 @@ static status check_lists(const struct bench *b, size_t *largest)
     while (bench_next_item(&names, item))
         if (!find_variant(item, &v))
             FAIL(ERROR_USAGE,
-                 "variants=%s: '%s' is not call, buckets, ordered, a communicator that works "
-                 "without "
-                 "a GPU, or a compression (gradlag list communicator)",
+                 "variants=%s: '%s' is not ordered, a communicator that works without a GPU, "
+                 "or a compression (gradlag list communicator)",
                  options_text(b->settings, "variants"), item);
 done:
     return result;

@@ -1,26 +1,34 @@
 /*
- * communicator_mpi.c — MPI_Allreduce in place, piece by piece.
+ * communicator_mpi.c — MPI_Allreduce in place; any number of hosts.
  *
- * Cost. Open MPI chooses the algorithm by the size of a piece and the number of ranks: recursive
- * doubling for small ones (log2 P steps of the whole piece), a ring or halving and doubling for
- * large ones (2·(P − 1)/P of the piece sent and received by each rank). It works over any number of
- * hosts.
+ * Cost. Open MPI chooses the algorithm by the size and the number of ranks: recursive doubling for
+ * small vectors (log2 P steps of the whole vector), a ring or halving and doubling for large ones
+ * (each rank sends and receives 2·(P − 1)/P of the vector).
  *
- * It is meant to be as fast as the call itself. So the mean costs no pass over the vector with two
- * ranks (ranks->reduces), and ranks that exchange again and again in less than a millisecond wait
- * for each other inside the call, not at the gate before it.
+ * On one host the mean is not slower than the call alone:
+ *   - With two ranks it costs no pass over the vector (ranks->reduces).
+ *   - Ranks that exchange again and again within a millisecond wait for each other inside the call,
+ *     not at the gate before it.
+ *   - The vector is one call, unless it is larger than LARGEST_CALL.
+ *
+ * Between hosts it is exchanged in buckets of bucket_kib, each with its own time limit: over a slow
+ * link the whole vector may take longer than the limit.
  */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "sync/communicator/ranks.h"
 
-enum { GATE_EVERY = 64, OFTEN_NS = 1000000 };
 static const char WHAT[] = "the mean gradient";
 
+/* Floats. Open MPI allocates a second vector in each call. The C library maps fresh pages for more
+ * than 32 MiB, and page faults then take three quarters of the time. */
+enum { LARGEST_CALL = 8 << 20, PIECE = 2 << 20 };
+
+enum { GATE_EVERY = 64, OFTEN_NS = 1000000 };
+
+/* All ranks pass the gate at the same exchanges. */
 struct mpi_state {
-    size_t piece;       /* floats of one call */
-    unsigned exchanges; /* since the gate, and until the next: all ranks pass it at the same one */
-    unsigned until_gate;
+    unsigned exchanges, until_gate; /* from one gate to the next; of these, still to come */
     uint64_t at_gate_ns;
 };
 
@@ -35,21 +43,19 @@ static status mpi_open(communicator *c, const options *o UNUSED, size_t count UN
     status result = OK;
     struct mpi_state *s = NULL;
     TRY(memory_new(&s, 1, sizeof *s, "the communicator"));
-    s->piece = c->bucket;
     c->state = s;
 done:
     return result;
 }
 
 /* Waits until every rank has arrived, without processor time. The gate costs a third of the
- * shortest exchange. While exchanges follow each other so fast that waits are short, only one in
- * GATE_EVERY passes it. */
-static status arrive(communicator *c, struct mpi_state *s)
+ * shortest exchange. If exchanges follow each other so fast that waits are short, one in GATE_EVERY
+ * passes it, and the others wait inside MPI, which yields the processor. */
+static status arrive(communicator *c)
 {
     status result = OK;
+    struct mpi_state *s = c->state;
     bool often;
-    if (c->in_parts || c->ranks->crowded || c->ranks->gate.page == NULL)
-        return ranks_gate(c, WHAT);
     if (s->until_gate > 0) {
         s->until_gate--;
         return OK;
@@ -63,42 +69,48 @@ done:
     return result;
 }
 
-/* Each piece has its own time limit: over a slow link all pieces together may take longer than the
- * limit. Between hosts the rank waits outside a blocking call, so that it can find the missing rank
- * (missing_ranks.c). */
-static status mean_of_piece(communicator *c, float *data, size_t count)
+static status mean_on_host(communicator *c, float *data, size_t count)
 {
     status result = OK;
-    MPI_Request request;
-    if (c->ranks->one_host)
-        return ranks_blocking_mean(c, data, count);
-    TRY(ranks_begin_mean(c, data, count, &request));
-    TRY(ranks_wait(c, &request, 1, WHAT));
-    ranks_complete_mean(c, data, count);
+    const size_t piece = count > LARGEST_CALL ? PIECE : count;
+    /* While the rank computes, the helper thread of overlap.c must not spin in MPI. */
+    TRY(c->in_parts ? ranks_gate(c, WHAT) : arrive(c));
+    for (size_t from = 0; from < count; from += piece)
+        TRY(ranks_blocking_mean(c, data + from, count - from < piece ? count - from : piece));
 done:
     return result;
 }
 
-static status mpi_allreduce_mean(communicator *c, float *data, size_t count)
+/* The rank waits outside a blocking call, so that it can find the missing rank (missing_ranks.c).
+ */
+static status mean_between_hosts(communicator *c, float *data, size_t count)
 {
     status result = OK;
-    struct mpi_state *s = c->state;
-    TRY(arrive(c, s));
+    MPI_Request request;
+    TRY(ranks_gate(c, WHAT));
     for (size_t from = 0; from < count;) {
-        size_t length = count - from < s->piece ? count - from : s->piece;
-        /* A small rest, such as the notes after a gradient, goes with the last piece. */
-        if (count - from - length < s->piece / 4 && count - from <= INT32_MAX)
+        size_t length = count - from < c->bucket ? count - from : c->bucket;
+        /* A small rest, such as the notes after a gradient, goes with the last bucket. */
+        if (count - from - length < c->bucket / 4 && count - from <= INT32_MAX)
             length = count - from;
-        TRY(mean_of_piece(c, data + from, length));
+        TRY(ranks_begin_mean(c, data + from, length, &request));
+        TRY(ranks_wait(c, &request, 1, WHAT));
+        ranks_complete_mean(c, data + from, length);
         from += length;
     }
 done:
     return result;
 }
 
+static status mpi_allreduce_mean(communicator *c, float *data, size_t count)
+{
+    return c->ranks->gate.page != NULL ? mean_on_host(c, data, count)
+                                       : mean_between_hosts(c, data, count);
+}
+
 const struct communicator_kind communicator_mpi = {
     .about = {.name = "mpi",
-              .description = "MPI_Allreduce in buckets of bucket_kib; any number of hosts",
+              .description = "MPI_Allreduce; in buckets of bucket_kib between hosts",
               .source = "MPI 3.1 §5.9.6; algorithms as chosen by Open MPI"},
     .sends_codes = true,
     .open = mpi_open,
