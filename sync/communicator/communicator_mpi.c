@@ -24,7 +24,7 @@ static const char WHAT[] = "the mean gradient";
  * than 32 MiB, and page faults then take three quarters of the time. */
 enum { LARGEST_CALL = 8 << 20, PIECE = 2 << 20 };
 
-enum { GATE_EVERY = 64, OFTEN_NS = 1000000 };
+enum { GATE_EVERY = 256, OFTEN_NS = 1000000 };
 
 /* All ranks pass the gate at the same exchanges. */
 struct mpi_state {
@@ -73,7 +73,7 @@ static status mean_on_host(communicator *c, float *data, size_t count)
 {
     status result = OK;
     const size_t piece = count > LARGEST_CALL ? PIECE : count;
-    /* While the rank computes, the helper thread of overlap.c must not spin in MPI. */
+    /* While a rank computes, the helper thread of overlap.c must not wait for it in MPI. */
     TRY(c->in_parts ? ranks_gate(c, WHAT) : arrive(c));
     for (size_t from = 0; from < count; from += piece)
         TRY(ranks_blocking_mean(c, data + from, count - from < piece ? count - from : piece));
@@ -81,9 +81,9 @@ done:
     return result;
 }
 
-/* The rank waits outside a blocking call, so that it can find the missing rank (missing_ranks.c).
- */
-static status mean_between_hosts(communicator *c, float *data, size_t count)
+/* The rank waits outside a blocking call: between hosts it can find the missing rank there
+ * (missing_ranks.c), and a helper thread can leave the wait when its rank ends. */
+static status mean_in_buckets(communicator *c, float *data, size_t count)
 {
     status result = OK;
     MPI_Request request;
@@ -104,8 +104,8 @@ done:
 
 static status mpi_allreduce_mean(communicator *c, float *data, size_t count)
 {
-    return c->ranks->gate.page != NULL ? mean_on_host(c, data, count)
-                                       : mean_between_hosts(c, data, count);
+    const bool in_buckets = c->ranks->gate.page == NULL || (c->in_parts && c->ranks->crowded);
+    return in_buckets ? mean_in_buckets(c, data, count) : mean_on_host(c, data, count);
 }
 
 const struct communicator_kind communicator_mpi = {

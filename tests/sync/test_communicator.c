@@ -3,6 +3,7 @@
  * sums, the bits of sums, sent bytes, allocations. Late and dead ranks: test_communicator_faults.c.
  */
 #include "docs/examples/communicator_gather.c"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "tests/rigs/documented.h"
 #include "tests/sync/sync_rig.h"
@@ -31,20 +32,25 @@ int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, M
 /* ---- in a rank ----------------------------------------------------------------------------------
  */
 
-static status open_one(communicator **c, const char *kind, const char *reduction)
+static status open_for(communicator **c, const char *kind, const char *reduction, size_t count)
 {
     status result = OK;
     options *o = sync_rig_settings();
     TRY(sync_rig_set(o, "reduction", reduction));
     if (strcmp(kind, "gather") == 0) { /* the example in docs/adding-a-communicator.md */
-        TRY(communicator_open_kind(c, &communicator_gather, o, LARGEST, NULL));
+        TRY(communicator_open_kind(c, &communicator_gather, o, count, NULL));
     } else {
         TRY(sync_rig_set(o, "communicator", kind));
-        TRY(communicator_open(c, o, LARGEST, NULL));
+        TRY(communicator_open(c, o, count, NULL));
     }
 done:
     options_close(&o);
     return result;
+}
+
+static status open_one(communicator **c, const char *kind, const char *reduction)
+{
+    return open_for(c, kind, reduction, LARGEST);
 }
 
 /* Small integers: their sum over 64 ranks is exact in float32, in any order. */
@@ -203,6 +209,36 @@ done:
     return result;
 }
 
+/* Ranks exchange often, with pauses of one rank: all must agree where they wait for each other. */
+static status case_often(unsigned rank, unsigned size)
+{
+    enum { EXCHANGES = 1500, PAUSE_EVERY = 300 };
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "mpi", "fast"));
+    for (size_t i = 0; i < EXCHANGES; i++) {
+        if (i % PAUSE_EVERY == 0 && i / PAUSE_EVERY % size == rank)
+            clock_sleep_until_ns(clock_ns() + 300000000);
+        TRY(mean_is_exact(c, communicator_buffer(c), 17, i));
+    }
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Larger than one call of MPI on one host; the last piece is small. */
+static status case_large(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    enum { COUNT = (8 << 20) + 7 };
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_for(&c, "mpi", "fast", COUNT));
+    TRY(mean_is_exact(c, communicator_buffer(c), COUNT, 1));
+done:
+    communicator_close(&c);
+    return result;
+}
+
 /* The ranks of one host, divided into `nodes` nodes. */
 static status check_nodes(unsigned nodes, unsigned size, const char *reduction)
 {
@@ -318,6 +354,8 @@ static const struct sync_case CASES[] = {
     {"conformance", case_conformance},
     {"nodes", case_nodes},
     {"dummy", case_dummy},
+    {"often", case_often},
+    {"large", case_large},
 #if !defined(GRADLAG_SANITIZE)
     {"allocations", case_allocations},
 #endif
@@ -352,6 +390,18 @@ static void the_dummy_exchanges_nothing_and_warns(void **state UNUSED)
     assert_int_equal(sync_rig_lines(&run, ": warning: ", "communicator=dummy"), 1);
 }
 
+static void ranks_that_exchange_often_stay_in_step(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "often");
+    sync_rig_expect_ok(3, "often");
+}
+
+static void a_vector_of_several_calls_has_exact_means(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "large");
+    sync_rig_expect_ok(3, "large");
+}
+
 static void the_documented_example_is_the_tested_one(void **state UNUSED)
 {
     documented_on("docs/adding-a-communicator.md", "docs/examples/communicator_gather.c");
@@ -372,6 +422,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_communicator_conforms_on_1_to_7_ranks),
         cmocka_unit_test(simulated_nodes_conform),
         cmocka_unit_test(the_dummy_exchanges_nothing_and_warns),
+        cmocka_unit_test(ranks_that_exchange_often_stay_in_step),
+        cmocka_unit_test(a_vector_of_several_calls_has_exact_means),
         cmocka_unit_test(the_documented_example_is_the_tested_one),
         cmocka_unit_test(exchanges_allocate_nothing),
     };

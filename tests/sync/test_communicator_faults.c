@@ -273,6 +273,23 @@ done:
     return result;
 }
 
+/* After exchanges without a gate, rank 1 never comes to the next one. */
+static status case_stuck_often(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "mpi"));
+    c->timeout_s = 1.5;
+    for (unsigned i = 0; i < 1000; i++)
+        TRY(communicator_allreduce_mean(c, communicator_buffer(c), 4));
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + 200000000000u);
+    TRY(communicator_allreduce_mean(c, communicator_buffer(c), 4));
+done:
+    communicator_close(&c);
+    return result;
+}
+
 /* Rank 1 is late at the end: closing times out, but must keep the error message that rank 0 has. */
 static status case_close_after_error(unsigned rank, unsigned size UNUSED)
 {
@@ -377,6 +394,7 @@ static const struct sync_case CASES[] = {
     {"bound differently", case_bound_differently},
     {"close after error", case_close_after_error},
     {"stuck", case_stuck},
+    {"stuck often", case_stuck_often},
     {NULL, NULL},
 };
 
@@ -384,8 +402,9 @@ static const struct sync_case CASES[] = {
  */
 
 /* Cases whose ranks mostly sleep run at the same time, before all tests. */
-static const struct sync_start TOGETHER[] = {{3, "late"},   {4, "replica"}, {3, "failure"},
-                                             {2, "absent"}, {2, "stray"},   {3, "stuck"}};
+static const struct sync_start TOGETHER[] = {{3, "late"},       {4, "replica"}, {3, "failure"},
+                                             {2, "absent"},     {2, "stray"},   {3, "stuck"},
+                                             {2, "stuck often"}};
 static struct sync_run runs[COUNT_OF(TOGETHER)];
 
 static int run_together(void **state UNUSED)
@@ -502,6 +521,13 @@ static void a_blocking_call_times_out(void **state UNUSED)
     sync_rig_expect_timeout(run, 1.5, 5, "rank 1");
 }
 
+static void a_missing_rank_between_frequent_exchanges_times_out(void **state UNUSED)
+{
+    const struct sync_run *run = together("stuck often");
+    assert_int_equal(run->exit_code, ERROR_PEER);
+    sync_rig_expect_timeout(run, 1.5, 5, "rank 1");
+}
+
 static void closing_keeps_the_error_message(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "close after error");
@@ -555,6 +581,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_rank_that_never_opens_is_not_waited_for),
         cmocka_unit_test(no_message_is_written_after_a_timeout),
         cmocka_unit_test(a_blocking_call_times_out),
+        cmocka_unit_test(a_missing_rank_between_frequent_exchanges_times_out),
         cmocka_unit_test(closing_keeps_the_error_message),
         cmocka_unit_test(all_ranks_know_how_many_processors_they_have_together),
         cmocka_unit_test(no_rank_outlives_its_launcher),
