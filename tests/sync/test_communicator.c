@@ -209,16 +209,20 @@ done:
     return result;
 }
 
-/* Ranks exchange often, with pauses of one rank: all must agree where they wait for each other. */
+/* Ranks exchange often, also about once in a millisecond, with pauses of one rank: all must agree
+ * where they wait for each other. */
 static status case_often(unsigned rank, unsigned size)
 {
-    enum { EXCHANGES = 1500, PAUSE_EVERY = 300 };
+    enum { EXCHANGES = 2000, PAUSE_EVERY = 300, SLOW_FROM = 1400 };
     status result = OK;
     communicator *c = NULL;
     TRY(open_one(&c, "mpi", "fast"));
     for (size_t i = 0; i < EXCHANGES; i++) {
+        const uint64_t now = clock_ns();
         if (i % PAUSE_EVERY == 0 && i / PAUSE_EVERY % size == rank)
-            clock_sleep_until_ns(clock_ns() + 300000000);
+            clock_sleep_until_ns(now + 300000000);
+        if (i >= SLOW_FROM)
+            clock_sleep_until_ns(now + 800000 + (i + rank) % 4 * 60000);
         TRY(mean_is_exact(c, communicator_buffer(c), 17, i));
     }
 done:
