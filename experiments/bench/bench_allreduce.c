@@ -50,12 +50,13 @@ static double processor_ms(void)
            (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-3;
 }
 
-/* z NULL: no compression. */
+/* z NULL: no compression. The update may multiply by the factor, as in training. */
 static status exchange(communicator *c, compression *z, float *data, size_t count)
 {
     float notes[COMMUNICATOR_NOTES] = {0};
+    double factor;
     return z != NULL ? compression_mean(z, c, data, notes)
-                     : communicator_allreduce_mean(c, data, count);
+                     : communicator_allreduce_scaled(c, data, count - COMMUNICATOR_NOTES, &factor);
 }
 
 struct taken {
@@ -278,9 +279,9 @@ static status check_lists(const struct bench *b, size_t *largest)
     *largest = 0;
     while (bench_next_item(&sizes, item)) {
         int64_t count;
-        if (!text_to_integer(item, &count) || count < 1 || count > 1L << 30)
+        if (!text_to_integer(item, &count) || count <= COMMUNICATOR_NOTES || count > 1L << 30)
             FAIL(ERROR_USAGE,
-                 "sizes=%s: '%s' is neither a number of floats (1 to 2^30) nor 'curve'",
+                 "sizes=%s: '%s' is neither a number of floats (5 to 2^30) nor 'curve'",
                  options_text(b->settings, "sizes"), item);
         *largest = (size_t)count > *largest ? (size_t)count : *largest;
     }

@@ -104,7 +104,7 @@ static status mean_in_window(communicator *c, unsigned part, unsigned queued)
     float *data;
     for (; e->sent < queued && e->sent < part + WINDOW; e->sent++) {
         data = find_part(c, e->sent, &count);
-        TRY(ranks_begin_mean(c, data, count, &e->requests[e->sent % WINDOW]));
+        TRY(ranks_begin_reduce(c, data, count, &e->requests[e->sent % WINDOW]));
     }
     TRY(ranks_wait(c, &e->requests[part % WINDOW], 1, "the mean gradient"));
     data = find_part(c, part, &count);

@@ -197,21 +197,20 @@ double ranks_ring_bytes(const communicator *c, size_t count)
 /* ---- the mean by MPI ----------------------------------------------------------------------------
  */
 
-status ranks_begin_mean(communicator *c, float *data, size_t count, MPI_Request *request)
+status ranks_begin_reduce(communicator *c, float *data, size_t count, MPI_Request *request)
 {
     return ranks_check(MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, c->ranks->reduces,
                                       c->ranks->world, request),
                        "the mean gradient");
 }
 
-status ranks_blocking_mean(communicator *c, float *data, size_t count)
+status ranks_reduce(communicator *c, float *data, size_t count)
 {
     status result = OK;
     watchdog_arm(c->timeout_s, "the mean gradient");
     TRY(ranks_check(MPI_Allreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, c->ranks->reduces,
                                   c->ranks->world),
                     "the mean gradient"));
-    ranks_complete_mean(c, data, count);
 done:
     watchdog_disarm();
     return result;

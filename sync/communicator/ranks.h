@@ -121,12 +121,13 @@ void *ranks_aligned(void *p);
  * lines. */
 void ranks_chunk(size_t count, unsigned rank, unsigned size, size_t *from, size_t *length);
 
-/* data[0..count) ← the mean over ranks, in place, by one MPI_Allreduce; count ≤ INT32_MAX. All
- * ranks have arrived: the call keeps the processor until it is complete. */
-status ranks_blocking_mean(communicator *c, float *data, size_t count) MUST_CHECK;
-/* The same by MPI_Iallreduce: begins it; then ranks_wait, then ranks_complete_mean. */
-status ranks_begin_mean(communicator *c, float *data, size_t count,
-                        MPI_Request *request) MUST_CHECK;
+/* data[0..count) ← ranks->reduces over ranks, in place, by one MPI_Allreduce; count ≤ INT32_MAX.
+ * Ranks that have arrived wait in the call for the others. */
+status ranks_reduce(communicator *c, float *data, size_t count) MUST_CHECK;
+/* Begins the same by MPI_Iallreduce; ranks_wait completes it. */
+status ranks_begin_reduce(communicator *c, float *data, size_t count,
+                          MPI_Request *request) MUST_CHECK;
+/* Makes a mean of what ranks->reduces gave. */
 void ranks_complete_mean(const communicator *c, float *data, size_t count);
 
 /* Bytes that all ranks together send in a reduce-scatter and an allgather of `count` floats:
