@@ -96,7 +96,7 @@ static void report_plain(const struct bench *b, const communicator *c, const cha
     bench_report(b, what, "ms", &plain->ms);
     snprintf(what, sizeof what, "%s ranks=%u %.4g MB of the plain call", name, c->size, megabytes);
     bench_report_value(b, what, "×", bench_median(&t->ms) / bench_median(&plain->ms));
-    snprintf(what, sizeof what, "%s ranks=%u %.4g MB cpu of the plain call's", name, c->size,
+    snprintf(what, sizeof what, "%s ranks=%u %.4g MB of the plain call, cpu", name, c->size,
              megabytes);
     bench_report_value(b, what, "×", t->cpu_ms / plain->cpu_ms);
 }

@@ -1,11 +1,12 @@
 /*
  * ranks.h — code that all communicators share: MPI's handles, waiting with a limit, and the gate.
  *
- * Waiting. Open MPI's blocking calls spin until they return, and may never return. So all ranks
- * first wait at the gate, without processor time and with a time limit. Then they enter the
- * blocking call, in which only data moves. A watchdog ends the process if the call takes longer
- * than the limit. Opening and closing work the same way: all ranks have arrived before the first
- * collective call.
+ * Waiting. Open MPI's blocking calls spin until they return (they yield the processor each time),
+ * and may never return. So all ranks first wait at the gate, without processor time and with a time
+ * limit. Then they enter the blocking call, in which only data moves. A watchdog ends the process
+ * if the call takes longer than the limit. Only communicator_mpi.c leaves out most gates between
+ * exchanges that follow each other within a millisecond. Opening and closing work the same way: all
+ * ranks have arrived before the first collective call.
  *
  * The gate is a barrier. Ranks of one host share a page of memory: each rank writes there that it
  * has arrived, and the last one opens the gate. The others spin for some microseconds (only if
