@@ -123,6 +123,30 @@ done:
     return result;
 }
 
+/* After frequent exchanges rank 0 becomes slow: the others soon wait without processor time. */
+static status case_slow_after_often(unsigned rank, unsigned size)
+{
+    enum { OFTEN = 600, SLOW = 360, MEASURED = 100 };
+    status result = OK;
+    communicator *c = NULL;
+    long before = 0;
+    TRY(open_one(&c, "mpi"));
+    for (unsigned i = 0; i < OFTEN + SLOW; i++) {
+        if (i == OFTEN + SLOW - MEASURED)
+            before = processor_us();
+        if (i >= OFTEN && rank == 0)
+            clock_sleep_until_ns(clock_ns() + 4000000);
+        TRY(communicator_allreduce_mean(c, communicator_buffer(c), 4));
+    }
+    long burnt = processor_us() - before;
+    if (burnt > 120000)
+        FAIL(ERROR_OTHER, "rank %u of %u used %ld us of processor time in 400 ms of waiting", rank,
+             size, burnt);
+done:
+    communicator_close(&c);
+    return result;
+}
+
 /* Rank 1 opens late, as after loading data; rank 0 closes late, as after writing results. Opening
  * and closing need some processor time themselves. */
 static status case_ends(unsigned rank, unsigned size UNUSED)
@@ -384,6 +408,7 @@ static const struct sync_case CASES[] = {
     {"failure", case_failure},
     {"diverged", case_diverged},
     {"idle", case_idle},
+    {"slow after often", case_slow_after_often},
     {"ends", case_ends},
     {"absent", case_absent},
     {"orphan", case_orphan},
@@ -487,6 +512,8 @@ static void waiting_costs_no_processor_time(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "idle");
     sync_rig_expect_ok(9, "idle");
+    sync_rig_expect_ok(2, "slow after often");
+    sync_rig_expect_ok(3, "slow after often");
     sync_rig_expect_ok(2, "ends");
 }
 
