@@ -281,6 +281,7 @@ struct replica_host {
     float *parameters[2];     /* [current], and the target of the next update */
     float *computed;          /* key delay: target of the backward pass; else NULL */
     unsigned current;
+    double factor;    /* of the exchanged gradient, for the next update */
     float *sum;       /* NULL: an update has one gradient */
     bool keeps_state; /* local_momentum=keep */
 };
@@ -326,6 +327,7 @@ static status host_open(replica *r, const options *o)
     TRY(compression_chosen(&kind, o, r->c));
     TRY(memory_new(&h, 1, sizeof *h, "the replica"));
     r->state = h;
+    h->factor = 1;
     if (kind != NULL)
         TRY(open_compression(&h->compression, kind, o, r));
     r->sends_whole = kind != NULL || local_sgd_or_growing(o) || worker_joint_sums(r->worker) > 0;
@@ -361,7 +363,7 @@ static void host_send(replica *r)
 static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
-    const struct replica_host *h = r->state;
+    struct replica_host *h = r->state;
     const size_t bytes = COMMUNICATOR_NOTES * sizeof *notes;
     r->hidden_ns = 0;
     if (h->compression != NULL)
@@ -369,8 +371,10 @@ static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
     memcpy(r->sent + r->count, notes, bytes);
     if (r->exchange_begun)
         TRY(communicator_finish(r->c, COMMUNICATOR_NOTES, &r->hidden_ns));
-    else
+    else if (r->delay > 0) /* the mean waits with others, or in a checkpoint */
         TRY(communicator_allreduce_mean(r->c, r->sent, r->count + COMMUNICATOR_NOTES));
+    else
+        TRY(communicator_allreduce_scaled(r->c, r->sent, r->count, &h->factor));
     memcpy(notes, r->sent + r->count, bytes);
 done:
     r->exchange_begun = false;
@@ -385,7 +389,8 @@ static status host_apply(replica *r, double lr, bool *finite)
     const float *mean = r->delay > 0 ? r->waiting.at[0] : r->sent;
     float *next = h->parameters[1 - h->current];
     optimizer_set_epoch(h->optimizer, r->epoch);
-    optimizer_apply(h->optimizer, r->parameters, mean, 1.0, lr, NULL, next, &pass);
+    optimizer_apply(h->optimizer, r->parameters, mean, h->factor, lr, NULL, next, &pass);
+    h->factor = 1;
     *finite = pass.finite;
     if (pass.finite) {
         delay_correction_apply(&r->correction, r->parameters, next);

@@ -1,7 +1,7 @@
 /*
- * bench_allreduce.c — `gradlag bench allreduce`: the mean gradient over ranks by one MPI_Allreduce
- * call, buckets, the sum in rank order, and every other communicator. Restarts itself under mpirun.
- * Exchanges of communicator=mpi take turns with plain MPI_Allreduce calls on the same vector.
+ * bench_allreduce.c — `gradlag bench allreduce`: the mean gradient over ranks by every
+ * communicator, and by MPI in rank order. Restarts itself under mpirun. Exchanges of
+ * communicator=mpi take turns with plain MPI_Allreduce calls on the same vector.
  *
  * algbw = bytes / time. busbw = algbw × 2·(P − 1)/P, the rate on each rank's link in a ring. Both
  * are defined as in nccl-tests (docs/benchmarks.md).
@@ -25,12 +25,9 @@ const struct option bench_allreduce_keys[] = {
     {"ranks", OPTION_INTEGER, "2", 1, 256, NULL, NULL, "processes, started by mpirun"},
     {"sizes", OPTION_TEXT, "400000,25600000", 0, 0, NULL, NULL,
      "floats, comma-separated; 'curve' for 1 k to 25.6 M"},
-    {"variants", OPTION_TEXT, "call,buckets,ordered,ring,shared,hierarchical,naive", 0, 0, NULL,
-     NULL,
-     "comma-separated: call, buckets, ordered (of communicator=mpi), or names of communicators "
-     "and compressions"},
-    {"bucket_kib", OPTION_INTEGER, "512", 0, 1 << 20, NULL, NULL,
-     "size of a bucket of communicator=mpi; 0: one call"},
+    {"variants", OPTION_TEXT, "mpi,ordered,ring,shared,hierarchical,naive", 0, 0, NULL, NULL,
+     "comma-separated: names of communicators and compressions, and ordered (communicator=mpi with "
+     "reduction=ordered)"},
     {"communicator.nodes", OPTION_INTEGER, "0", 0, 256, NULL, NULL,
      "simulated nodes on this host for communicator=hierarchical (0: one)"},
     {"compression.ratio", OPTION_REAL, "0.01", 1e-9, 1, NULL, NULL,
@@ -38,18 +35,8 @@ const struct option bench_allreduce_keys[] = {
     {0},
 };
 
-enum { WHOLE = 1 << 20 }; /* bucket_kib of one call: larger than any vector here */
-
 struct variant {
     const char *name, *communicator, *reduction, *compression;
-    bool one_call;
-};
-
-/* The variants of communicator=mpi; any other name is a communicator or a compression. */
-static const struct variant of_mpi[] = {
-    {"call", "mpi", "fast", "none", true},
-    {"buckets", "mpi", "fast", "none", false},
-    {"ordered", "mpi", "ordered", "none", false},
 };
 
 /* ---- one rank -----------------------------------------------------------------------------------
@@ -63,28 +50,35 @@ static double processor_ms(void)
            (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-3;
 }
 
-/* z NULL: no compression. */
+/* z NULL: no compression. The update may multiply by the factor, as in training. */
 static status exchange(communicator *c, compression *z, float *data, size_t count)
 {
     float notes[COMMUNICATOR_NOTES] = {0};
+    double factor;
     return z != NULL ? compression_mean(z, c, data, notes)
-                     : communicator_allreduce_mean(c, data, count);
+                     : communicator_allreduce_scaled(c, data, count - COMMUNICATOR_NOTES, &factor);
 }
 
+struct taken {
+    struct bench_series ms; /* of one exchange, for each repeat */
+    double cpu_ms;          /* of this rank, in all repeats */
+};
+
 static void report(const struct bench *b, const communicator *c, const char *name, size_t count,
-                   const struct bench_series *ms, double all_cpu_ms, double sent_mb)
+                   const struct taken *t, double sent_mb)
 {
     char what[96];
-    double megabytes = (double)count * sizeof(float) * 1e-6, algbw = megabytes / bench_median(ms);
+    double megabytes = (double)count * sizeof(float) * 1e-6,
+           algbw = megabytes / bench_median(&t->ms);
     const struct {
         const char *what, *unit;
         double value;
     } values[] = {{" algbw", "GB/s", algbw},
                   {" busbw", "GB/s", algbw * 2 * (c->size - 1) / c->size},
-                  {" cpu of all ranks", "ms", all_cpu_ms},
+                  {" cpu of all ranks", "ms", t->cpu_ms},
                   {" sent by all ranks", "MB", sent_mb}};
     snprintf(what, sizeof what, "%s ranks=%u %.4g MB", name, c->size, megabytes);
-    bench_report(b, what, "ms", ms);
+    bench_report(b, what, "ms", &t->ms);
     size_t length = strlen(what);
     for (size_t i = 0; i < COUNT_OF(values); i++) {
         snprintf(what + length, sizeof what - length, "%s", values[i].what);
@@ -93,16 +87,18 @@ static void report(const struct bench *b, const communicator *c, const char *nam
 }
 
 static void report_plain(const struct bench *b, const communicator *c, const char *name,
-                         size_t count, const struct bench_series *ms,
-                         const struct bench_series *plain_ms)
+                         size_t count, const struct taken *t, const struct taken *plain)
 {
     char what[96];
     const double megabytes = (double)count * sizeof(float) * 1e-6;
     snprintf(what, sizeof what, "%s ranks=%u %.4g MB plain MPI_Allreduce", name, c->size,
              megabytes);
-    bench_report(b, what, "ms", plain_ms);
+    bench_report(b, what, "ms", &plain->ms);
     snprintf(what, sizeof what, "%s ranks=%u %.4g MB of the plain call", name, c->size, megabytes);
-    bench_report_value(b, what, "×", bench_median(ms) / bench_median(plain_ms));
+    bench_report_value(b, what, "×", bench_median(&t->ms) / bench_median(&plain->ms));
+    snprintf(what, sizeof what, "%s ranks=%u %.4g MB of the plain call, cpu", name, c->size,
+             megabytes);
+    bench_report_value(b, what, "×", t->cpu_ms / plain->cpu_ms);
 }
 
 /* As in training, each rank has written its gradient just before. */
@@ -114,16 +110,60 @@ static status write_gradient(communicator *c, float *data, size_t count)
 }
 
 /* One call of MPI alone: the sum, not the mean. */
-static status time_plain_call(communicator *c, float *data, size_t count, double *seconds)
+static status plain_call(communicator *c, float *data, size_t count)
+{
+    return ranks_check(
+        MPI_Allreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, c->ranks->world),
+        "the plain call");
+}
+
+/* Adds to *seconds and *cpu_ms. */
+static status time_one(communicator *c, compression *z, bool plain, float *data, size_t count,
+                       double *seconds, double *cpu_ms)
 {
     status result = OK;
     TRY(write_gradient(c, data, count));
-    const double begun = clock_seconds();
-    TRY(ranks_check(
-        MPI_Allreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, c->ranks->world),
-        "the plain call"));
+    const double cpu = processor_ms(), begun = clock_seconds();
+    TRY(plain ? plain_call(c, data, count) : exchange(c, z, data, count));
     *seconds += clock_seconds() - begun;
+    *cpu_ms += processor_ms() - cpu;
 done:
+    return result;
+}
+
+/* Exchanges and plain calls take turns, and each is first in every second round: the order of ranks
+ * at the barrier is not the same before the first as before the second. */
+static status repeat_exchanges(const struct bench *b, communicator *c, compression *z, size_t count,
+                               unsigned rounds, bool has_peer, struct taken of[2])
+{
+    status result = OK;
+    float *data = communicator_buffer(c);
+    for (unsigned repeat = 0; repeat <= b->repeats; repeat++) {
+        double seconds[2] = {0}, cpu_ms[2] = {0};
+        for (unsigned turn = 0; turn < rounds * (has_peer ? 2 : 1); turn++) {
+            const unsigned plain = has_peer && (turn / 2 + turn) % 2 == 1;
+            TRY(time_one(c, z, plain, data, count, &seconds[plain], &cpu_ms[plain]));
+        }
+        for (unsigned i = 0; i < 2 && repeat > 0; i++) { /* the first warms up */
+            bench_add(&of[i].ms, seconds[i] * 1e3 / rounds);
+            of[i].cpu_ms += cpu_ms[i] / rounds / b->repeats;
+        }
+    }
+done:
+    return result;
+}
+
+static status sum_over_ranks(communicator *c, double *value)
+{
+    status result = OK;
+    double *all = NULL;
+    TRY(memory_new(&all, c->size, sizeof *all, "the measurement"));
+    TRY(communicator_gather_all(c, value, sizeof *value, all));
+    *value = 0;
+    for (unsigned i = 0; i < c->size; i++)
+        *value += all[i];
+done:
+    memory_free(all);
     return result;
 }
 
@@ -132,43 +172,20 @@ static status measure(const struct bench *b, communicator *c, compression *z, co
 {
     status result = OK;
     /* Each repeat of a large vector lasts about 20 ms or more. */
-    const unsigned rounds = count >= 4000000 ? 1 : (unsigned)(8000000 / (count + 20000)) + 1;
+    const unsigned rounds = count >= 4000000 ? 2 : (unsigned)(8000000 / (count + 20000)) + 1;
     const bool has_peer = z == NULL && c->kind->sums_by_mpi;
-    double *cpu_of = NULL;
-    float *data = communicator_buffer(c);
-    struct bench_series ms = {0}, plain_ms = {0};
-    double own_cpu = 0, sent = communicator_sent_bytes(c);
-
-    TRY(memory_new(&cpu_of, c->size, sizeof *cpu_of, "the measurement"));
-    for (unsigned repeat = 0; repeat <= b->repeats; repeat++) {
-        double seconds = 0, plain = 0;
-        for (unsigned round = 0; round < rounds; round++) {
-            TRY(write_gradient(c, data, count));
-            double cpu = processor_ms(), begun = clock_seconds();
-            TRY(exchange(c, z, data, count));
-            seconds += clock_seconds() - begun;
-            own_cpu += repeat > 0 ? processor_ms() - cpu : 0;
-            if (has_peer)
-                TRY(time_plain_call(c, data, count, &plain));
-        }
-        if (repeat == 0) /* it warms up */
-            continue;
-        bench_add(&ms, seconds * 1e3 / rounds);
-        bench_add(&plain_ms, plain * 1e3 / rounds);
-    }
-    double cpu = own_cpu / ((double)rounds * b->repeats), all_cpu = 0;
-    TRY(communicator_gather_all(c, &cpu, sizeof cpu, cpu_of));
-    for (unsigned i = 0; i < c->size; i++)
-        all_cpu += cpu_of[i];
+    const double sent = communicator_sent_bytes(c), exchanges = (double)rounds * (b->repeats + 1);
+    struct taken of[2] = {0};
+    TRY(repeat_exchanges(b, c, z, count, rounds, has_peer, of));
+    const double sent_mb = (communicator_sent_bytes(c) - sent) * 1e-6 / exchanges;
+    for (unsigned i = 0; i < 2; i++)
+        TRY(sum_over_ranks(c, &of[i].cpu_ms));
     if (c->rank == 0) {
-        double exchanges = (double)rounds * (b->repeats + 1);
-        report(b, c, name, count, &ms, all_cpu,
-               (communicator_sent_bytes(c) - sent) * 1e-6 / exchanges);
+        report(b, c, name, count, &of[0], sent_mb);
         if (has_peer)
-            report_plain(b, c, name, count, &ms, &plain_ms);
+            report_plain(b, c, name, count, &of[0], &of[1]);
     }
 done:
-    memory_free(cpu_of);
     return result;
 }
 
@@ -207,16 +224,13 @@ static status measure_variant(const struct bench *b, const struct variant *v, co
     status result = OK;
     options *o = NULL;
     communicator *c = NULL;
-    const int64_t kib = v->one_call ? 0 : options_integer(b->settings, "bucket_kib");
-    char item[64], chosen[4][80];
+    char item[64], chosen[3][80];
 
     snprintf(chosen[0], sizeof chosen[0], "communicator=%s", v->communicator);
     snprintf(chosen[1], sizeof chosen[1], "compression=%s", v->compression);
     snprintf(chosen[2], sizeof chosen[2], "reduction=%s", v->reduction);
-    snprintf(chosen[3], sizeof chosen[3], "bucket_kib=%lld", (long long)(kib > 0 ? kib : WHOLE));
-    TRY(config_compose_texts(
-        &o, (const char *const[]){chosen[0], chosen[1], chosen[2], chosen[3], NULL}, NULL,
-        "bench"));
+    TRY(config_compose_texts(&o, (const char *const[]){chosen[0], chosen[1], chosen[2], NULL}, NULL,
+                             "bench"));
     TRY(pass_keys_on(b, o, &communicator_registry));
     TRY(pass_keys_on(b, o, &compression_registry));
     TRY(communicator_open(&c, o, largest, NULL));
@@ -236,19 +250,14 @@ static bool find_variant(const char *name, struct variant *out)
 {
     const struct communicator_kind *kind =
         (const struct communicator_kind *)registry_find(&communicator_registry, name);
-    for (size_t i = 0; i < COUNT_OF(of_mpi); i++) {
-        if (strcmp(name, of_mpi[i].name) == 0) {
-            *out = of_mpi[i];
-            return true;
-        }
-    }
-    if (registry_find(&compression_registry, name) != NULL) {
-        *out = (struct variant){name, "mpi", "fast", name, false};
-        return true;
-    }
-    if (kind == NULL || kind->on_device)
+    if (strcmp(name, "ordered") == 0)
+        *out = (struct variant){name, "mpi", "ordered", "none"};
+    else if (registry_find(&compression_registry, name) != NULL)
+        *out = (struct variant){name, "mpi", "fast", name};
+    else if (kind != NULL && !kind->on_device)
+        *out = (struct variant){kind->about.name, kind->about.name, "fast", "none"};
+    else
         return false;
-    *out = (struct variant){kind->about.name, kind->about.name, "fast", "none", false};
     return true;
 }
 
@@ -270,18 +279,17 @@ static status check_lists(const struct bench *b, size_t *largest)
     *largest = 0;
     while (bench_next_item(&sizes, item)) {
         int64_t count;
-        if (!text_to_integer(item, &count) || count < 1 || count > 1L << 30)
+        if (!text_to_integer(item, &count) || count <= COMMUNICATOR_NOTES || count > 1L << 30)
             FAIL(ERROR_USAGE,
-                 "sizes=%s: '%s' is neither a number of floats (1 to 2^30) nor 'curve'",
+                 "sizes=%s: '%s' is neither a number of floats (5 to 2^30) nor 'curve'",
                  options_text(b->settings, "sizes"), item);
         *largest = (size_t)count > *largest ? (size_t)count : *largest;
     }
     while (bench_next_item(&names, item))
         if (!find_variant(item, &v))
             FAIL(ERROR_USAGE,
-                 "variants=%s: '%s' is not call, buckets, ordered, a communicator that works "
-                 "without "
-                 "a GPU, or a compression (gradlag list communicator)",
+                 "variants=%s: '%s' is not ordered, a communicator that works without a GPU, "
+                 "or a compression (gradlag list communicator)",
                  options_text(b->settings, "variants"), item);
 done:
     return result;

@@ -333,7 +333,7 @@ static void check_link(struct check *c, const char *what, const char *const *arg
 static void check_links(struct check *c)
 {
     check_link(c, "allreduce",
-               (const char *const[]){"allreduce", "ranks=2", "repeats=3", "variants=call,shared",
+               (const char *const[]){"allreduce", "ranks=2", "repeats=3", "variants=mpi,shared",
                                      "sizes=1000,100000,4000000", NULL});
     check_link(c, "push-pull",
                (const char *const[]){"push-pull", "repeats=3", "window_s=0.1", "counts=1",

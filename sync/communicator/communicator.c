@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "base/shared_memory.h"
 #include "base/text.h"
+#include "base/vector.h"
 #include "sync/communicator/host_networks.h"
 #include "sync/communicator/ranks.h"
 
@@ -155,6 +156,23 @@ status communicator_allreduce_mean(communicator *c, float *data, size_t count)
         return OK;
     c->sent_bytes += communicator_mean_bytes(c, count);
     return mark_failed(c, ranks_mean(c, data, count));
+}
+
+status communicator_allreduce_scaled(communicator *c, float *data, size_t count, double *factor)
+{
+    status result = OK;
+    const size_t all = count + COMMUNICATOR_NOTES;
+    const bool exact = (c->size & (c->size - 1)) == 0; /* multiplying by 1/size never rounds */
+    *factor = 1;
+    if (c->size <= 2 || !exact || c->ordered || c->kind->allreduce_sum == NULL)
+        return communicator_allreduce_mean(c, data, all);
+    REQUIRE(all <= c->count);
+    c->sent_bytes += communicator_mean_bytes(c, all);
+    TRY(mark_failed(c, c->kind->allreduce_sum(c, data, all)));
+    *factor = 1.0 / c->size;
+    vector_multiply(COMMUNICATOR_NOTES, (float)*factor, data + count, data + count);
+done:
+    return result;
 }
 
 status communicator_device_sum(communicator *c, float *data, size_t count)

@@ -41,6 +41,8 @@ struct communicator_kind {
     /* data[0..count) ← mean over ranks, in place; size ≥ 2. `data` may be a part of c->buffer. One
      * thread at a time calls it: the owner, or the helper thread of overlap.c. NULL: on_device. */
     status (*allreduce_mean)(communicator *c, float *data, size_t count);
+    /* The same without the factor 1/size, for 4, 8, … ranks; NULL: the mean costs no extra pass. */
+    status (*allreduce_sum)(communicator *c, float *data, size_t count);
     /* on_device only: data[0..count) on the GPU ← the *sum* over ranks. Starts after all work
      * queued on c->place->stream and is complete on return. */
     status (*device_sum)(communicator *c, float *data, size_t count);
@@ -51,8 +53,8 @@ struct communicator_kind {
      * notes[0..COMMUNICATOR_NOTES) ← the means of the floats behind it. Other ranks read c->buffer
      * until all ranks have called communicator_shares_done. */
     status (*mean_of_share)(communicator *c, size_t count, float *notes);
-    /* The mean is one MPI_Iallreduce (ranks_begin_sum). Between hosts, with reduction=fast, overlap
-     * then has several parts under way at a time (overlap.c). */
+    /* The mean is one MPI_Iallreduce (ranks_begin_reduce). Between hosts, with reduction=fast,
+     * overlap then has several parts under way at a time (overlap.c). */
     bool sums_by_mpi;
     /* The cost model: bytes that all ranks together send to exchange `count` floats. NULL: 0, the
      * ranks share memory. */
@@ -68,6 +70,7 @@ struct communicator {
     bool ordered;        /* reduction=ordered */
     bool compressed;     /* compression is not none */
     bool in_rank_order;  /* the kind sums in rank order */
+    bool in_parts;       /* between communicator_begin and communicator_finish */
     bool has_processor;  /* each rank's computing leaves it a free processor (overlap.c) */
     atomic_bool failed;  /* a rank did not arrive: closing waits for no rank. The helper thread of
                             overlap.c sets it too. */
@@ -123,6 +126,11 @@ float *communicator_buffer(communicator *c);
  * logs the missing ranks after 5 s; ERROR_PEER after timeout_s. It does not spin if ranks exceed
  * processors. */
 status communicator_allreduce_mean(communicator *c, float *data, size_t count) MUST_CHECK;
+/* data[0..count) and the COMMUNICATOR_NOTES floats behind it ← their means, but data[0..count) may
+ * lack the factor *factor, a power of two. The caller's update multiplies by it: that saves a pass
+ * over the vector and changes no bit. */
+status communicator_allreduce_scaled(communicator *c, float *data, size_t count,
+                                     double *factor) MUST_CHECK;
 /* on_device only: the *sum* over ranks of a vector in the memory of this rank's GPU. The caller
  * multiplies by 1/size. */
 status communicator_device_sum(communicator *c, float *data, size_t count) MUST_CHECK;

@@ -22,7 +22,6 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/thread.h"
-#include "base/vector.h"
 #include "sync/communicator/ranks.h"
 
 #include <pthread.h>
@@ -105,11 +104,11 @@ static status mean_in_window(communicator *c, unsigned part, unsigned queued)
     float *data;
     for (; e->sent < queued && e->sent < part + WINDOW; e->sent++) {
         data = find_part(c, e->sent, &count);
-        TRY(ranks_begin_sum(c, data, count, &e->requests[e->sent % WINDOW]));
+        TRY(ranks_begin_reduce(c, data, count, &e->requests[e->sent % WINDOW]));
     }
     TRY(ranks_wait(c, &e->requests[part % WINDOW], 1, "the mean gradient"));
     data = find_part(c, part, &count);
-    vector_multiply(count, 1.0f / (float)c->size, data, data);
+    ranks_complete_mean(c, data, count);
 done:
     return result;
 }
@@ -177,6 +176,7 @@ void communicator_begin(communicator *c, float *data, size_t count)
     e->early = e->owner_waits = false;
     e->hidden_ns = 0;
     pthread_mutex_unlock(&e->lock);
+    c->in_parts = true;
     atomic_store(&c->ranks->sleeps, !c->has_processor);
 }
 
@@ -247,6 +247,7 @@ status communicator_finish(communicator *c, size_t notes, uint64_t *hidden_ns)
 done:
     *hidden_ns = e->hidden_ns;
     e->data = NULL;
+    c->in_parts = false;
     if (result != OK)
         c->failed = true;
     return result;

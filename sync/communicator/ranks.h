@@ -1,11 +1,12 @@
 /*
  * ranks.h — code that all communicators share: MPI's handles, waiting with a limit, and the gate.
  *
- * Waiting. Open MPI's blocking calls spin until they return, and may never return. So all ranks
- * first wait at the gate, without processor time and with a time limit. Then they enter the
- * blocking call, in which only data moves. A watchdog ends the process if the call takes longer
- * than the limit. Opening and closing work the same way: all ranks have arrived before the first
- * collective call.
+ * Waiting. Open MPI's blocking calls spin until they return (they yield the processor each time),
+ * and may never return. So all ranks first wait at the gate, without processor time and with a time
+ * limit. Then they enter the blocking call, in which only data moves. A watchdog ends the process
+ * if the call takes longer than the limit. Only communicator_mpi.c leaves out most gates between
+ * exchanges that follow each other within a millisecond. Opening and closing work the same way: all
+ * ranks have arrived before the first collective call.
  *
  * The gate is a barrier. Ranks of one host share a page of memory: each rank writes there that it
  * has arrived, and the last one opens the gate. The others spin for some microseconds (only if
@@ -34,6 +35,9 @@ struct ranks {
     MPI_Comm world; /* a duplicate of MPI_COMM_WORLD; its errors return */
     MPI_Comm node;  /* the ranks of this host */
     unsigned name;  /* this rank's number in the run, for messages */
+    /* MPI_SUM. With two ranks, each element is added once: then the operation also multiplies by ½,
+     * which saves a pass over the vector. The bits are the same. */
+    MPI_Op reduces;
     bool one_host;
     unsigned here;       /* ranks of this host */
     unsigned processors; /* that all ranks of this host together may use */
@@ -67,6 +71,9 @@ status gate_open(struct gate *g, MPI_Comm node) MUST_CHECK;
 void gate_close(const communicator *c, struct gate *g);
 /* Like ranks_gate, for the ranks of `g`. */
 status gate_pass(communicator *c, struct gate *g, const char *what) MUST_CHECK;
+/* The same; *all ← whether `vote` is true on every rank. */
+status gate_vote(communicator *c, struct gate *g, bool vote, bool *all,
+                 const char *what) MUST_CHECK;
 
 /* Writes the time to the page of `g`: this rank waits for others, perhaps inside an MPI call. */
 void ranks_mark_waiting(const struct gate *g);
@@ -115,8 +122,14 @@ void *ranks_aligned(void *p);
  * lines. */
 void ranks_chunk(size_t count, unsigned rank, unsigned size, size_t *from, size_t *length);
 
-/* Begins data[0..count) ← the sum over ranks, in place; ranks_wait completes it. */
-status ranks_begin_sum(communicator *c, float *data, size_t count, MPI_Request *request) MUST_CHECK;
+/* data[0..count) ← ranks->reduces over ranks, in place, by one MPI_Allreduce; count ≤ INT32_MAX.
+ * Ranks that have arrived wait in the call for the others. */
+status ranks_reduce(communicator *c, float *data, size_t count) MUST_CHECK;
+/* Begins the same by MPI_Iallreduce; ranks_wait completes it. */
+status ranks_begin_reduce(communicator *c, float *data, size_t count,
+                          MPI_Request *request) MUST_CHECK;
+/* Makes a mean of what ranks->reduces gave. */
+void ranks_complete_mean(const communicator *c, float *data, size_t count);
 
 /* Bytes that all ranks together send in a reduce-scatter and an allgather of `count` floats:
  * 2·(size − 1) × 4·count. */

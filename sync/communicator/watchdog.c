@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "sync/communicator/ranks.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -26,8 +27,10 @@ static const communicator *watched;
 static void (*exit_hook)(void *context, const char *why);
 static void *exit_context;
 
-static _Atomic uint64_t armed_at; /* 0: not armed */
-static _Atomic uint64_t limit_ns;
+/* Arming reads no clock: the shortest exchanges last a quarter of a microsecond. The thread takes
+ * the time when it first sees a call, at most a quarter of a second late. */
+static _Atomic unsigned call; /* the number of the call that is watched; 0: none */
+static _Atomic double limit_s;
 static _Atomic(const char *) doing;
 
 static void end_process(uint64_t waited_ns)
@@ -58,24 +61,33 @@ static void sleep_briefly(void)
 
 static void *watch(void *unused)
 {
-    uint64_t warned = 0;
+    uint64_t since = 0;
+    unsigned seen = 0;
+    bool warned = false;
     (void)unused;
     pthread_mutex_lock(&lock);
     while (!stopping) {
         sleep_briefly();
-        uint64_t since = atomic_load(&armed_at), now = clock_ns();
-        if (since == 0 || now < since)
+        const unsigned number = atomic_load(&call);
+        const uint64_t now = clock_ns();
+        if (number != seen) {
+            seen = number;
+            since = now;
+            warned = false;
+        }
+        if (number == 0)
             continue;
         if (watched != NULL)
             ranks_mark_waiting(&watched->ranks->gate);
-        if (now - since > atomic_load(&limit_ns))
+        const double waited_s = (double)(now - since) * 1e-9;
+        if (waited_s > atomic_load(&limit_s))
             end_process(now - since);
-        if (now - since > 5000000000u && warned != since) {
+        if (waited_s > 5 && !warned) {
             log_warning(
                 "%s has taken %.0f s: a rank stopped in the middle of it, or the processors "
                 "are busy with something else",
-                atomic_load(&doing), (double)(now - since) * 1e-9);
-            warned = since;
+                atomic_load(&doing), waited_s);
+            warned = true;
         }
     }
     pthread_mutex_unlock(&lock);
@@ -109,16 +121,19 @@ void watchdog_close(void)
         pthread_join(thread, NULL);
 }
 
-void watchdog_arm(double limit_s, const char *what)
+/* One thread at a time calls these two: the owner of the communicator, or its helper thread. */
+void watchdog_arm(double seconds, const char *what)
 {
-    atomic_store_explicit(&limit_ns, (uint64_t)(limit_s * 1e9), memory_order_relaxed);
+    static unsigned calls;
+    calls += calls == UINT_MAX ? 2 : 1;
+    atomic_store_explicit(&limit_s, seconds, memory_order_relaxed);
     atomic_store_explicit(&doing, what, memory_order_relaxed);
-    atomic_store_explicit(&armed_at, clock_ns(), memory_order_release);
+    atomic_store_explicit(&call, calls, memory_order_release);
 }
 
 void watchdog_disarm(void)
 {
-    atomic_store_explicit(&armed_at, 0, memory_order_release);
+    atomic_store_explicit(&call, 0, memory_order_release);
 }
 
 void watchdog_watch(const communicator *c)

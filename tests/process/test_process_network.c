@@ -117,7 +117,7 @@ static void a_benchmark_of_ranks_listens_on_loopback_alone(void **state)
 {
     struct process_rig *r = *state;
     process_start(r, (const char *const[]){"bench", "allreduce", "sizes=1000,25600000",
-                                           "repeats=10", "variants=call", NULL});
+                                           "repeats=10", "variants=mpi", NULL});
     /* This process executes mpirun. */
     pid_t ranks[2];
     process_await(r, "bench", ranks, 2);

@@ -3,6 +3,7 @@
  * sums, the bits of sums, sent bytes, allocations. Late and dead ranks: test_communicator_faults.c.
  */
 #include "docs/examples/communicator_gather.c"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "tests/rigs/documented.h"
 #include "tests/sync/sync_rig.h"
@@ -139,6 +140,27 @@ done:
     return result;
 }
 
+/* With its factor, the scaled mean has the bits of the mean, and the notes need no factor. */
+static status check_scaled(communicator *c)
+{
+    status result = OK;
+    enum { COUNT = 5003, ALL = COUNT + COMMUNICATOR_NOTES };
+    static float mean[ALL];
+    float *data = communicator_buffer(c);
+    double factor = 0;
+    sync_rig_rough(c->rank, ALL, 5, mean);
+    TRY(communicator_allreduce_mean(c, mean, ALL));
+    sync_rig_rough(c->rank, ALL, 5, data);
+    TRY(communicator_allreduce_scaled(c, data, COUNT, &factor));
+    for (size_t i = 0; i < ALL; i++) {
+        const float value = i < COUNT ? (float)factor * data[i] : data[i];
+        if (value != mean[i])
+            FAIL(ERROR_OTHER, "element %zu is %g, not %g", i, (double)value, (double)mean[i]);
+    }
+done:
+    return result;
+}
+
 static status check_gather(communicator *c)
 {
     status result = OK;
@@ -172,6 +194,7 @@ static status check_all(communicator *c)
     status result = OK;
     TRY(check_means(c));
     TRY(check_bits(c));
+    TRY(check_scaled(c));
     TRY(check_cost(c));
     TRY(check_gather(c));
 done:
@@ -200,6 +223,27 @@ static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
         }
     }
 done:
+    return result;
+}
+
+/* Ranks exchange often, also about once in a millisecond, with pauses of one rank: all must agree
+ * where they wait for each other. */
+static status case_often(unsigned rank, unsigned size)
+{
+    enum { EXCHANGES = 2000, PAUSE_EVERY = 300, SLOW_FROM = 1400 };
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "mpi", "fast"));
+    for (size_t i = 0; i < EXCHANGES; i++) {
+        const uint64_t now = clock_ns();
+        if (i % PAUSE_EVERY == 0 && i / PAUSE_EVERY % size == rank)
+            clock_sleep_until_ns(now + 300000000);
+        if (i >= SLOW_FROM)
+            clock_sleep_until_ns(now + 800000 + (i + rank) % 4 * 60000);
+        TRY(mean_is_exact(c, communicator_buffer(c), 17, i));
+    }
+done:
+    communicator_close(&c);
     return result;
 }
 
@@ -318,6 +362,7 @@ static const struct sync_case CASES[] = {
     {"conformance", case_conformance},
     {"nodes", case_nodes},
     {"dummy", case_dummy},
+    {"often", case_often},
 #if !defined(GRADLAG_SANITIZE)
     {"allocations", case_allocations},
 #endif
@@ -352,6 +397,12 @@ static void the_dummy_exchanges_nothing_and_warns(void **state UNUSED)
     assert_int_equal(sync_rig_lines(&run, ": warning: ", "communicator=dummy"), 1);
 }
 
+static void ranks_that_exchange_often_stay_in_step(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "often");
+    sync_rig_expect_ok(3, "often");
+}
+
 static void the_documented_example_is_the_tested_one(void **state UNUSED)
 {
     documented_on("docs/adding-a-communicator.md", "docs/examples/communicator_gather.c");
@@ -372,6 +423,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_communicator_conforms_on_1_to_7_ranks),
         cmocka_unit_test(simulated_nodes_conform),
         cmocka_unit_test(the_dummy_exchanges_nothing_and_warns),
+        cmocka_unit_test(ranks_that_exchange_often_stay_in_step),
         cmocka_unit_test(the_documented_example_is_the_tested_one),
         cmocka_unit_test(exchanges_allocate_nothing),
     };

@@ -123,6 +123,30 @@ done:
     return result;
 }
 
+/* After frequent exchanges rank 0 becomes slow: the others soon wait without processor time. */
+static status case_slow_after_often(unsigned rank, unsigned size)
+{
+    enum { OFTEN = 600, SLOW = 360, MEASURED = 100 };
+    status result = OK;
+    communicator *c = NULL;
+    long before = 0;
+    TRY(open_one(&c, "mpi"));
+    for (unsigned i = 0; i < OFTEN + SLOW; i++) {
+        if (i == OFTEN + SLOW - MEASURED)
+            before = processor_us();
+        if (i >= OFTEN && rank == 0)
+            clock_sleep_until_ns(clock_ns() + 4000000);
+        TRY(communicator_allreduce_mean(c, communicator_buffer(c), 4));
+    }
+    long burnt = processor_us() - before;
+    if (burnt > 120000)
+        FAIL(ERROR_OTHER, "rank %u of %u used %ld us of processor time in 400 ms of waiting", rank,
+             size, burnt);
+done:
+    communicator_close(&c);
+    return result;
+}
+
 /* Rank 1 opens late, as after loading data; rank 0 closes late, as after writing results. Opening
  * and closing need some processor time themselves. */
 static status case_ends(unsigned rank, unsigned size UNUSED)
@@ -273,6 +297,23 @@ done:
     return result;
 }
 
+/* After exchanges without a gate, rank 1 never comes to the next one. */
+static status case_stuck_often(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "mpi"));
+    c->timeout_s = 1.5;
+    for (unsigned i = 0; i < 1000; i++)
+        TRY(communicator_allreduce_mean(c, communicator_buffer(c), 4));
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + 200000000000u);
+    TRY(communicator_allreduce_mean(c, communicator_buffer(c), 4));
+done:
+    communicator_close(&c);
+    return result;
+}
+
 /* Rank 1 is late at the end: closing times out, but must keep the error message that rank 0 has. */
 static status case_close_after_error(unsigned rank, unsigned size UNUSED)
 {
@@ -367,6 +408,7 @@ static const struct sync_case CASES[] = {
     {"failure", case_failure},
     {"diverged", case_diverged},
     {"idle", case_idle},
+    {"slow after often", case_slow_after_often},
     {"ends", case_ends},
     {"absent", case_absent},
     {"orphan", case_orphan},
@@ -377,6 +419,7 @@ static const struct sync_case CASES[] = {
     {"bound differently", case_bound_differently},
     {"close after error", case_close_after_error},
     {"stuck", case_stuck},
+    {"stuck often", case_stuck_often},
     {NULL, NULL},
 };
 
@@ -384,8 +427,9 @@ static const struct sync_case CASES[] = {
  */
 
 /* Cases whose ranks mostly sleep run at the same time, before all tests. */
-static const struct sync_start TOGETHER[] = {{3, "late"},   {4, "replica"}, {3, "failure"},
-                                             {2, "absent"}, {2, "stray"},   {3, "stuck"}};
+static const struct sync_start TOGETHER[] = {{3, "late"},       {4, "replica"}, {3, "failure"},
+                                             {2, "absent"},     {2, "stray"},   {3, "stuck"},
+                                             {2, "stuck often"}};
 static struct sync_run runs[COUNT_OF(TOGETHER)];
 
 static int run_together(void **state UNUSED)
@@ -468,6 +512,8 @@ static void waiting_costs_no_processor_time(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "idle");
     sync_rig_expect_ok(9, "idle");
+    sync_rig_expect_ok(2, "slow after often");
+    sync_rig_expect_ok(3, "slow after often");
     sync_rig_expect_ok(2, "ends");
 }
 
@@ -499,6 +545,13 @@ static void a_blocking_call_times_out(void **state UNUSED)
             sync_rig_lines(run, begins[i], "rank 2") != 0 ||
             sync_rig_lines(run, begins[i], host) != 1)
             fail_msg("exit %d after %.1f s:\n%s", run->exit_code, run->seconds, run->output);
+    sync_rig_expect_timeout(run, 1.5, 5, "rank 1");
+}
+
+static void a_missing_rank_between_frequent_exchanges_times_out(void **state UNUSED)
+{
+    const struct sync_run *run = together("stuck often");
+    assert_int_equal(run->exit_code, ERROR_PEER);
     sync_rig_expect_timeout(run, 1.5, 5, "rank 1");
 }
 
@@ -555,6 +608,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_rank_that_never_opens_is_not_waited_for),
         cmocka_unit_test(no_message_is_written_after_a_timeout),
         cmocka_unit_test(a_blocking_call_times_out),
+        cmocka_unit_test(a_missing_rank_between_frequent_exchanges_times_out),
         cmocka_unit_test(closing_keeps_the_error_message),
         cmocka_unit_test(all_ranks_know_how_many_processors_they_have_together),
         cmocka_unit_test(no_rank_outlives_its_launcher),
