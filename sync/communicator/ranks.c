@@ -100,8 +100,10 @@ static status handles_open(communicator *c)
     int node_size;
 
     TRY(ranks_check(MPI_Comm_dup(MPI_COMM_WORLD, &r->world), "a communicator"));
-    if (c->size == 2)
+    if (c->size == 2) {
         TRY(ranks_check(MPI_Op_create(mean_of_two, 1, &r->reduces), "the mean of two"));
+        r->owns_reduces = true;
+    }
     MPI_Comm_set_errhandler(r->world, MPI_ERRORS_RETURN);
     TRY(ranks_check(
         MPI_Comm_split_type(r->world, MPI_COMM_TYPE_SHARED, (int)c->rank, MPI_INFO_NULL, &r->node),
@@ -170,7 +172,7 @@ void ranks_close(communicator *c)
             MPI_Comm_free(&r->node);
         if (r->world != MPI_COMM_NULL)
             MPI_Comm_free(&r->world);
-        if (r->reduces != MPI_SUM)
+        if (r->owns_reduces)
             MPI_Op_free(&r->reduces);
         watchdog_disarm();
     }

@@ -38,6 +38,7 @@ struct ranks {
     /* MPI_SUM. With two ranks, each element is added once: then the operation also multiplies by ½,
      * which saves a pass over the vector. The bits are the same. */
     MPI_Op reduces;
+    bool owns_reduces; /* MPI_SUM is not ours, and without MPI there is no operation */
     bool one_host;
     unsigned here;       /* ranks of this host */
     unsigned processors; /* that all ranks of this host together may use */
