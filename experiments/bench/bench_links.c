@@ -4,8 +4,11 @@
 #include "base/memory.h"
 #include "experiments/bench/bench_push_pull.h"
 #include "experiments/bench/plain_link.h"
+#include "experiments/bench/raw_link.h"
 #include "ps/net/channel.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct wire_message PING = {.type = WIRE_PING, .run_token = TOKEN};
@@ -152,6 +155,73 @@ status link_plain_source(const struct scenario *s, unsigned index)
     TRY(plain_link_receive(l, 1000 * START_LIMIT_S, &answer, &size));
 done:
     plain_link_close(&l);
+    memory_free(from);
+    return result;
+}
+
+/* ---- through a raw connection --------------------------------------------------------------- */
+
+/* Passes the vector chunk by chunk, with the chunks of the channel. */
+static status pass_raw(struct raw_link *l, uint8_t *bytes, size_t size, bool sends, bool *ended)
+{
+    status result = OK;
+    *ended = false;
+    for (size_t at = 0; at < size && !*ended; at += WIRE_CHUNK_BYTES) {
+        size_t part = size - at < WIRE_CHUNK_BYTES ? size - at : WIRE_CHUNK_BYTES;
+        if (sends)
+            TRY(raw_link_send(l, bytes + at, part));
+        else
+            TRY(raw_link_receive(l, bytes + at, part, ended));
+    }
+done:
+    return result;
+}
+
+/* Answers each vector with a byte, until the other end closes. */
+status link_raw_sink(const struct scenario *s, unsigned index UNUSED)
+{
+    status result = OK;
+    struct raw_link l = {.fd = -1};
+    uint8_t *into = NULL;
+    char port_text[16];
+    unsigned port;
+    bool ended = false;
+    TRY(memory_new(&into, s->count, sizeof(float), "received floats"));
+    TRY(raw_link_listen(&l, START_LIMIT_S, &port));
+    snprintf(port_text, sizeof port_text, "%u", port);
+    push_pull_listens(s->board, 0, port_text);
+    TRY(raw_link_accept(&l));
+    while (!ended) {
+        TRY(pass_raw(&l, into, s->count * sizeof(float), false, &ended));
+        if (!ended)
+            TRY(raw_link_send(&l, into, 1));
+    }
+done:
+    raw_link_close(&l);
+    memory_free(into);
+    return result;
+}
+
+status link_raw_source(const struct scenario *s, unsigned index)
+{
+    status result = OK;
+    struct raw_link l = {.fd = -1};
+    uint8_t *from = NULL, answer;
+    const unsigned port = (unsigned)strtoul(s->board->endpoint[0], NULL, 10);
+    bool ended = false;
+    TRY(memory_new(&from, s->count, sizeof(float), "sent floats"));
+    TRY(raw_link_connect(&l, START_LIMIT_S, port));
+    uint64_t started = clock_ns();
+    for (unsigned i = 1;; i++) {
+        TRY(pass_raw(&l, from, s->count * sizeof(float), true, &ended));
+        TRY(raw_link_receive(&l, &answer, 1, &ended));
+        if (ended)
+            FAIL(ERROR_PEER, "bench push-pull: the receiver has closed the raw connection");
+        if (!continues(s, index, started, i))
+            break;
+    }
+done:
+    raw_link_close(&l);
     memory_free(from);
     return result;
 }

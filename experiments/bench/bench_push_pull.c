@@ -7,7 +7,8 @@
  * time of the worker's process for one exchange; "together" is the rate of all workers.
  *
  * bench_links.c has the cases without training. "one way" sends chunks of 1 MiB into the memory of
- * the receiver. "one way, by default" sends one ZeroMQ message with default options (plain_link.h).
+ * the receiver. "one way, by default" sends one ZeroMQ message with default options (plain_link.h),
+ * "one way, raw" the same chunks without ZeroMQ (raw_link.h).
  * "small" is a round trip of two control messages.
  */
 #include "experiments/bench/bench_push_pull.h"
@@ -62,10 +63,10 @@ const struct option bench_push_pull_keys[] = {
      .help = "with several servers: one version of all slices, or the newest slice of each server"},
     {.key = "cases",
      .type = OPTION_TEXT,
-     .initial = "small,one-way,one-way-default,shm,tcp",
+     .initial = "small,one-way,one-way-default,one-way-raw,shm,tcp",
      .help =
-         "comma-separated: small, one-way, one-way-default, shm, ipc, tcp (ipc and tcp: payload in "
-         "frames)"},
+         "comma-separated: small, one-way, one-way-default, one-way-raw, shm, ipc, tcp (ipc and "
+         "tcp: payload in frames)"},
     {.key = "one_way_size",
      .type = OPTION_INTEGER,
      .initial = "25600000",
@@ -365,6 +366,7 @@ static const struct push_pull_case kinds[] = {
     {"one-way", "one way, tcp", "frames", SOME_PORT, link_sink, link_source},
     {"one-way-default", "one way, tcp, by default", "frames", SOME_PORT, link_plain_sink,
      link_plain_source},
+    {"one-way-raw", "one way, tcp, raw", "frames", SOME_PORT, link_raw_sink, link_raw_source},
     {"shm", "exchange, shm", "shm", SOME_PATH, serve, push_and_pull},
     {"ipc", "exchange, ipc", "frames", SOME_PATH, serve, push_and_pull},
     {"tcp", "exchange, tcp", "frames", SOME_PORT, serve, push_and_pull},
@@ -454,8 +456,7 @@ status bench_push_pull(int argc, char **argv)
         if (k == NULL)
             FAIL(ERROR_USAGE,
                  "bench push-pull: there is no case '%s'; cases are small, one-way, "
-                 "one-way-default, "
-                 "shm, ipc, tcp",
+                 "one-way-default, one-way-raw, shm, ipc, tcp",
                  item);
         TRY(run_kind(&b, k));
     }

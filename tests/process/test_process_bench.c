@@ -42,12 +42,14 @@ static void bench_apply_and_push_pull_compare_with_the_defaults(void **state)
     assert_int_equal(RIG_RUN(r, "bench", "apply", "counts=1000", "repeats=1", "--json"), OK);
     expect_case(r, "apply", "momentum 1000 floats");
     expect_case(r, "apply", "momentum in three passes 1000 floats");
-    assert_int_equal(RIG_RUN(r, "bench", "push-pull", "cases=small,one-way,one-way-default",
+    assert_int_equal(RIG_RUN(r, "bench", "push-pull",
+                             "cases=small,one-way,one-way-default,one-way-raw",
                              "one_way_size=100000", "window_s=0.3", "repeats=1", "--json"),
                      OK);
     expect_case(r, "push-pull", "round trip, ipc 1 worker");
     expect_case(r, "push-pull", "one way, tcp 0.4 MB 1 worker");
     expect_case(r, "push-pull", "one way, tcp, by default 0.4 MB 1 worker");
+    expect_case(r, "push-pull", "one way, tcp, raw 0.4 MB 1 worker");
     process_expect_nothing_left(r);
 }
 
