@@ -100,8 +100,6 @@ status cpu_any_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST_C
 status cpu_vector_layout(onednn_layout *out, uint32_t count) MUST_CHECK;
 status cpu_tagged_layout(onednn_layout *out, uint32_t batch, struct shape s, dnnl_data_type_t type,
                          dnnl_format_tag_t tag) MUST_CHECK;
-/* A result with more bytes leaves the cache before it is read, so it is written past the cache. */
-enum { CPU_STREAM_ABOVE = 1 << 20 };
 /* Allocates a buffer in a copy of this layout. */
 status cpu_buffer_new(struct cpu *c, uint32_t batch, struct shape s, onednn_const_layout layout,
                       backend_buffer **out) MUST_CHECK;
