@@ -187,6 +187,7 @@ void worker_close(worker **out)
     memory_free(w->crops);
     memory_free(w->layers);
     memory_free(w->sums);
+    memory_free(w->calibration);
     memory_free(w);
     *out = NULL;
 }

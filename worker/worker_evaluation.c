@@ -75,26 +75,51 @@ void evaluators_close(worker *w)
     }
 }
 
-/* Estimates batch norm's statistics at these parameters, from training samples spread evenly over
- * the split ("precise batch norm": Wu & Johnson 2021, section 3). */
-static status calibrate(worker *w, struct evaluator *e, const float *parameters)
+/* One evaluation by several threads. Each begins the next batch that no other has begun. */
+struct evaluation_pass {
+    worker *w;
+    const float *parameters;
+    struct evaluation_sum *sums;
+    atomic_size_t next, calibrated; /* batches begun */
+    size_t step;                    /* to the next batch of this process */
+};
+
+/* w->calibration has place for the sums of each calibration batch, so that they are added in the
+ * order of the batches, whatever thread computed them. */
+static status open_calibration(worker *w, const tape *t)
+{
+    if (w->calibration != NULL)
+        return OK;
+    w->calibration_sums = tape_sum_count(t);
+    return memory_new(&w->calibration, CALIBRATION_BATCHES * w->calibration_sums, sizeof(double),
+                      "batch norm's statistics");
+}
+
+static status calibrate_batch(worker *w, struct evaluator *e, const float *parameters, size_t b)
 {
     status result = OK;
     tape *t = e->calibrating;
     const uint32_t batch = evaluation_batch(w);
-    uint64_t samples = dataset_training_indices(&w->data);
-    uint64_t wanted = (uint64_t)batch * CALIBRATION_BATCHES;
+    const uint64_t samples = dataset_training_indices(&w->data);
+    const uint64_t wanted = (uint64_t)batch * CALIBRATION_BATCHES;
     tape_set_mode(t, TAPE_CALIBRATE);
-    for (uint64_t b = 0; b < CALIBRATION_BATCHES; ++b) {
-        for (uint64_t i = 0; i < batch; ++i)
-            e->batch[i] = (uint32_t)((b * batch + i) * samples / wanted);
-        tape_gather(t, &w->data, SPLIT_TRAIN, e->batch, 0, batch, NULL);
-        TRY(worker_step(w, t, parameters, NULL, batch, NULL, NULL));
-    }
+    for (uint64_t i = 0; i < batch; ++i)
+        e->batch[i] = (uint32_t)((b * batch + i) * samples / wanted);
+    tape_gather(t, &w->data, SPLIT_TRAIN, e->batch, 0, batch, NULL);
+    TRY(worker_step(w, t, parameters, NULL, batch, NULL, NULL));
+    tape_copy_sums(t, w->calibration + b * w->calibration_sums);
 done:
     tape_set_mode(t, TAPE_EVALUATE);
-    tape_take_statistics(e->evaluation, t);
     return result;
+}
+
+/* After calibrations of all batches: takes batch norm's statistics from them. */
+static void take_statistics(const worker *w, struct evaluator *e)
+{
+    tape_set_mode(e->evaluation, TAPE_CALIBRATE);
+    for (size_t b = 0; b < CALIBRATION_BATCHES; ++b)
+        tape_add_sums(e->evaluation, w->calibration + b * w->calibration_sums);
+    tape_set_mode(e->evaluation, TAPE_EVALUATE);
 }
 
 /* Between keep(parameters) and keep(NULL) the parameters do not change: the backend copies them
@@ -175,17 +200,32 @@ done:
     return result;
 }
 
-/* Prepares evaluations at these parameters. */
-static status prepare(worker *w, struct evaluator *e, const float *parameters)
+static status open_pass(worker *w)
 {
     status result = OK;
+    if (w->external == NULL && w->evaluators[0].evaluation == NULL)
+        TRY(open_evaluator(w, w->evaluators));
+    if (w->has_batch_norm)
+        TRY(open_calibration(w, w->evaluators[0].evaluation));
+done:
+    return result;
+}
+
+/* Prepares evaluations at these parameters. Estimates batch norm's statistics from training samples
+ * spread evenly over the split ("precise batch norm": Wu & Johnson 2021, section 3); the threads
+ * share their batches. When all threads have returned, evaluations call take_statistics. */
+static status prepare(struct evaluation_pass *p, struct evaluator *e)
+{
+    status result = OK;
+    worker *w = p->w;
+    size_t b;
     if (w->external != NULL)
-        return external_prepare_evaluation(w->external, parameters);
+        return external_prepare_evaluation(w->external, p->parameters);
     if (e->evaluation == NULL)
         TRY(open_evaluator(w, e));
-    keep(e, parameters);
-    if (w->has_batch_norm)
-        TRY(calibrate(w, e, parameters));
+    keep(e, p->parameters);
+    while (w->has_batch_norm && (b = atomic_fetch_add(&p->calibrated, 1)) < CALIBRATION_BATCHES)
+        TRY(calibrate_batch(w, e, p->parameters, b));
 done:
     return result;
 }
@@ -202,8 +242,11 @@ status worker_estimate_statistics(worker *w, const float *parameters, struct wor
 {
     status result = OK;
     const float *values[2];
+    struct evaluation_pass p = {.w = w, .parameters = parameters};
     REQUIRE(w->sampler != NULL && w->has_batch_norm);
-    TRY(prepare(w, w->evaluators, parameters));
+    TRY(open_pass(w));
+    TRY(prepare(&p, w->evaluators));
+    take_statistics(w, w->evaluators);
     for (size_t i = 0; i < parameter_table_layers(w->parameters); i++) {
         const struct layer *l = parameter_table_layer(w->parameters, i);
         if (l->kind != OP_BATCH_NORM)
@@ -220,15 +263,6 @@ done:
     return result;
 }
 
-/* Batches that are begun in order, by several threads. */
-struct evaluation_pass {
-    worker *w;
-    const float *parameters;
-    struct evaluation_sum *sums;
-    atomic_size_t next;
-    size_t step; /* to the next batch of this process */
-};
-
 static status evaluate_next(struct evaluation_pass *p, struct evaluator *e, size_t b,
                             uint32_t *predicted)
 {
@@ -240,28 +274,34 @@ static status evaluate_next(struct evaluation_pass *p, struct evaluator *e, size
                           k * evaluation_batch(w), &p->sums[b], predicted);
 }
 
-/* Evaluates batches until none is left. */
+/* After `prepare`: evaluates batches until none is left. */
 static status evaluate_batches(struct evaluation_pass *p, struct evaluator *e, uint32_t *predicted)
 {
     status result = OK;
     const size_t batches = worker_evaluation_batches(p->w);
     size_t b;
     memset(predicted, 0, worker_classes(p->w) * sizeof *predicted);
-    TRY(prepare(p->w, e, p->parameters));
+    if (p->w->has_batch_norm)
+        take_statistics(p->w, e);
     while ((b = atomic_fetch_add(&p->next, p->step)) < batches)
         TRY(evaluate_next(p, e, b, predicted));
 done:
-    keep(e, NULL);
     return result;
 }
 
 status worker_evaluate_part(worker *w, const float *parameters, unsigned part, unsigned parts,
                             struct evaluation_sum *sums, uint32_t *predicted)
 {
+    status result = OK;
     struct evaluation_pass p = {
         .w = w, .parameters = parameters, .sums = sums, .next = part, .step = parts};
     REQUIRE(w->sampler != NULL && part < parts);
-    return evaluate_batches(&p, w->evaluators, predicted);
+    TRY(open_pass(w));
+    TRY(prepare(&p, w->evaluators));
+    TRY(evaluate_batches(&p, w->evaluators, predicted));
+done:
+    keep(w->evaluators, NULL);
+    return result;
 }
 
 static void evaluation_of_split(const struct evaluation_sum *sums, size_t batches, uint32_t targets,
@@ -308,6 +348,12 @@ void worker_evaluate_on(worker *w, unsigned threads)
     w->evaluation_threads = one_thread ? 1 : threads < EVALUATORS_MOST ? threads : EVALUATORS_MOST;
 }
 
+static status prepare_on_thread(void *context, size_t thread)
+{
+    struct evaluation_pass *p = context;
+    return prepare(p, &p->w->evaluators[thread]);
+}
+
 static status evaluate_on_thread(void *context, size_t thread)
 {
     struct evaluation_pass *p = context;
@@ -335,7 +381,9 @@ status worker_evaluate(worker *w, const float *parameters, struct evaluation *ou
     struct evaluation_pass p = {.w = w, .parameters = parameters, .step = 1};
     uint32_t *predicted = NULL;
     TRY(open_sums(w));
+    TRY(open_pass(w));
     p.sums = w->sums;
+    TRY(helpers_for(w->evaluation_threads, w->evaluation_threads, prepare_on_thread, &p));
     TRY(helpers_for(w->evaluation_threads, w->evaluation_threads, evaluate_on_thread, &p));
     predicted = w->evaluators[0].predicted;
     for (unsigned i = 1; i < w->evaluation_threads; i++)
@@ -343,5 +391,7 @@ status worker_evaluate(worker *w, const float *parameters, struct evaluation *ou
             predicted[k] += w->evaluators[i].predicted[k];
     worker_evaluation_of(w, w->sums, predicted, out);
 done:
+    for (struct evaluator *e = w->evaluators; e < w->evaluators + w->evaluation_threads; e++)
+        keep(e, NULL);
     return result;
 }

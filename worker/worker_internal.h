@@ -45,6 +45,8 @@ struct worker {
     struct evaluator evaluators[EVALUATORS_MOST];
     unsigned evaluation_threads; /* of worker_evaluate */
     struct evaluation_sum *sums; /* [batches], for worker_evaluate */
+    double *calibration;         /* [calibration batches][calibration_sums]: tape_copy_sums */
+    size_t calibration_sums;
     char description[200];
 };
 

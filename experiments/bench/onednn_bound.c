@@ -145,8 +145,9 @@ done:
 
 static void fill_window(struct onednn_window *w, const struct op_description *d)
 {
-    *w = (struct onednn_window){
-        {d->kernel_height, d->kernel_width}, {d->stride, d->stride}, {d->padding, d->padding}, {0}};
+    *w = (struct onednn_window){.kernel = {d->kernel_height, d->kernel_width},
+                                .strides = {d->stride, d->stride},
+                                .padding = {d->padding, d->padding}};
     w->padding_end[0] = (dnnl_dim_t)(d->output.height - 1) * d->stride + d->kernel_height -
                         d->input.height - d->padding;
     w->padding_end[1] = (dnnl_dim_t)(d->output.width - 1) * d->stride + d->kernel_width -
@@ -178,6 +179,7 @@ static status add_convolution(onednn_bound *b, const struct op_description *d)
     const dnnl_dims_t shape = {d->output.channels, d->input.channels, d->kernel_height,
                                d->kernel_width};
     fill_window(&w, d);
+    cpu_choose_winograd(b->c, d, &w);
     TRY(any_layout(b, &in, d->batch, d->input));
     TRY(any_layout(b, &out, d->batch, d->output));
     TRY_DNNL(onednn_layout_open(&weight, 4, shape, type, dnnl_format_tag_any), "a layout");

@@ -142,17 +142,15 @@ static void batch_norm_matches_finite_differences(void **state)
     check_gradient(with_residuals, small, 6, 2e-3, 2e-2);
 }
 
-/* With one thread, convolutions of a large batch run in parts and batch norm reads each part. With
- * two threads they run in one call, and batch norm is oneDNN's. */
-static void a_batch_in_parts_has_the_gradient_of_the_whole_batch(void **state)
+/* Compares the implementations for one thread and for two. */
+static void check_threads_agree(forward_function *forward, struct shape images)
 {
-    (void)state;
     struct model_kind kind;
-    struct model m = model_of(&kind, with_shared_batch_norms);
+    struct model m = model_of(&kind, forward);
     struct fixture f[2];
     for (uint32_t i = 0; i < 2; ++i) {
         const struct backend_options o = {.threads = i + 1};
-        fixture_open_on(&f[i], &o, &m, (struct shape){3, 28, 28}, 24, 3);
+        fixture_open_on(&f[i], &o, &m, images, 24, 3);
         fixture_step(&f[i], f[i].parameters, f[i].gradient);
     }
     const struct gradient_reference whole = gradient_of_fixture(&f[1]);
@@ -161,6 +159,31 @@ static void a_batch_in_parts_has_the_gradient_of_the_whole_batch(void **state)
         fail_msg("relative distance of the gradients %.2g", apart);
     fixture_close(&f[0]);
     fixture_close(&f[1]);
+}
+
+/* With one thread, convolutions of a large batch run in parts and batch norm reads each part. With
+ * two threads they run in one call, and batch norm is oneDNN's. */
+static void a_batch_in_parts_has_the_gradient_of_the_whole_batch(void **state)
+{
+    (void)state;
+    check_threads_agree(with_shared_batch_norms, (struct shape){3, 28, 28});
+}
+
+static tensor *with_wide_convolutions(tape *t, tensor *x, const struct model *m)
+{
+    x = hyperbolic_tangent(t, conv2d(t, x, "conv1", 32, 3, 1, 1));
+    x = hyperbolic_tangent(t, conv2d(t, x, "conv2", 32, 3, 1, 1));
+    x = avg_pool(t, x, 2, 2);
+    x = hyperbolic_tangent(t, conv2d(t, x, "conv3", 64, 3, 1, 1));
+    x = hyperbolic_tangent(t, conv2d(t, x, "conv4", 64, 3, 1, 1));
+    return linear(t, x, "fc", m->classes);
+}
+
+/* With one thread; with two the algorithm is direct. */
+static void winograds_algorithm_has_the_gradient_of_the_direct_one(void **state)
+{
+    (void)state;
+    check_threads_agree(with_wide_convolutions, (struct shape){3, 16, 16});
 }
 
 static void a_value_used_before_and_after_its_activation_counts_twice(void **state)
@@ -497,6 +520,7 @@ int main(void)
         cmocka_unit_test(reshape_matches_finite_differences),
         cmocka_unit_test(batch_norm_matches_finite_differences),
         cmocka_unit_test(a_batch_in_parts_has_the_gradient_of_the_whole_batch),
+        cmocka_unit_test(winograds_algorithm_has_the_gradient_of_the_direct_one),
         cmocka_unit_test(a_value_used_before_and_after_its_activation_counts_twice),
         cmocka_unit_test(layers_with_one_name_share_weights_and_add_gradients),
         cmocka_unit_test(control_flow_may_depend_on_data),

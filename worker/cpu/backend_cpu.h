@@ -6,7 +6,7 @@
  *   backend_cpu_objects.c         layouts, memories, primitives, scratchpad, errors of oneDNN
  *   backend_cpu_linear.c          GEMMs in place on the flat vectors
  *   backend_cpu_products.c        the same GEMMs in bf16
- *   backend_cpu_convolution.c     oneDNN convolution, direct algorithm, blocked layouts
+ *   backend_cpu_convolution.c     oneDNN convolution, blocked layouts
  *   backend_cpu_parts.c           the same convolutions, part by part of the batch
  *   backend_cpu_batch16*.c        small convolutions and their pools, with the batch in vector
  * lanes backend_cpu_simple.c          pools, activations, add, reshape, losses backend_cpu_pool16.c
@@ -100,8 +100,6 @@ status cpu_any_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST_C
 status cpu_vector_layout(onednn_layout *out, uint32_t count) MUST_CHECK;
 status cpu_tagged_layout(onednn_layout *out, uint32_t batch, struct shape s, dnnl_data_type_t type,
                          dnnl_format_tag_t tag) MUST_CHECK;
-/* A result with more bytes leaves the cache before it is read, so it is written past the cache. */
-enum { CPU_STREAM_ABOVE = 1 << 20 };
 /* Allocates a buffer in a copy of this layout. */
 status cpu_buffer_new(struct cpu *c, uint32_t batch, struct shape s, onednn_const_layout layout,
                       backend_buffer **out) MUST_CHECK;
@@ -203,6 +201,9 @@ status cpu_products_input(struct cpu *c, struct cpu_products *p, float *input_gr
 status cpu_convolution_open(struct cpu *c, const struct op_description *d,
                             backend_buffer *const in[2], backend_op **out,
                             backend_buffer **output) MUST_CHECK;
+/* Sets the window's choice of algorithms. */
+void cpu_choose_winograd(const struct cpu *c, const struct op_description *d,
+                         struct onednn_window *window);
 /* A float32 convolution that runs part by part. *out is NULL if this is not faster. `whole` is the
  * primitive for the whole batch; the parts use its layouts. */
 struct cpu_parts;

@@ -20,7 +20,6 @@ struct norm16 {
     struct cpu_panels panels;
     enum vector_type type; /* type of values and their gradients */
     const struct norm16_passes *pass;
-    bool streamed; /* results are too large for the cache */
     /* [channels]; y = scale·x + shift, dx = scale·g + slope·x + constant */
     float *mean, *inverse, *scale, *shift, *slope, *constant;
     /* [channels]: the two sums over the batch of the current pass. If convolutions run part by
@@ -52,7 +51,7 @@ static void *element(const struct norm16 *k, const void *data, size_t at)
 
 static struct norm16_places places_of(const struct norm16 *k)
 {
-    return (struct norm16_places){k->panels.places, k->panels.place, k->type, k->streamed};
+    return (struct norm16_places){k->panels.places, k->panels.place, k->type};
 }
 
 /* A reference value of each channel (its first element), so that a large mean does not cancel the
@@ -309,9 +308,6 @@ status cpu_norm16_open(struct cpu *c, const struct op_description *d, backend_bu
     k->panels = cpu_panels_of(in[0]);
     k->type = !in[0]->bf16 ? VECTOR_FLOAT32 : vector_native() ? VECTOR_BF16_NATIVE : VECTOR_BF16;
     k->pass = norm16_passes_of(k->type);
-    /* In bf16 the 16 channels of a position are half a cache line, so writes bypass the cache only
-     * if the other half follows directly. */
-    k->streamed = cpu_buffer_bytes(in[0]) > CPU_STREAM_ABOVE && k->panels.place == WIDTH;
     float **vectors[] = {&k->mean, &k->inverse, &k->scale, &k->shift, &k->slope, &k->constant};
     for (size_t i = 0; i < COUNT_OF(vectors); ++i)
         TRY(memory_new(vectors[i], d->input.channels, sizeof(float), "a layer"));

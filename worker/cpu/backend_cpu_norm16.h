@@ -13,7 +13,6 @@
 struct norm16_places {
     size_t count, place;
     enum vector_type type;
-    bool streamed;
 };
 
 /* Arguments of the forward pass for one block. */

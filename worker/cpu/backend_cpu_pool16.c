@@ -11,6 +11,10 @@
 
 enum { WIDTH = VECTOR_LANES, WINDOW = 2, NOWHERE = WINDOW * WINDOW };
 
+/* A gradient with more bytes leaves the cache before it is read, so it is written past the cache.
+ */
+enum { STREAM_ABOVE = 1 << 20 };
+
 typedef uint8_t vector_bytes __attribute__((vector_size(VECTOR_LANES)));
 
 struct pool16 {
@@ -199,7 +203,7 @@ status cpu_pool16_open(struct cpu *c, const struct op_description *d, backend_bu
     onednn_layout layout = NULL;
     TRY(memory_new(&k, 1, sizeof *k, "a layer"));
     k->op = (backend_op){*d, forward, backward, close_pool};
-    k->streamed = cpu_buffer_bytes(in[0]) > CPU_STREAM_ABOVE;
+    k->streamed = cpu_buffer_bytes(in[0]) > STREAM_ABOVE;
     TRY(memory_new(&k->from, d->batch, shape_count(d->output), "a layer"));
     TRY(cpu_tagged_layout(&layout, d->batch, d->output, in[0]->bf16 ? dnnl_bf16 : dnnl_f32,
                           in[0]->tag));

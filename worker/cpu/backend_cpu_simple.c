@@ -80,8 +80,8 @@ static status pool_backward(struct cpu *c, backend_op *op, const struct op_call 
 
 static struct onednn_window window_of(const struct op_description *d)
 {
-    struct onednn_window w = {
-        {d->kernel_height, d->kernel_width}, {d->stride, d->stride}, {0}, {0}};
+    struct onednn_window w = {.kernel = {d->kernel_height, d->kernel_width},
+                              .strides = {d->stride, d->stride}};
     w.padding_end[0] =
         (dnnl_dim_t)(d->output.height - 1) * d->stride + d->kernel_height - d->input.height;
     w.padding_end[1] =

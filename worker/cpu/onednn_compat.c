@@ -120,39 +120,40 @@ dnnl_data_type_t onednn_layout_type(onednn_const_layout l)
     return type;
 }
 
-dnnl_status_t onednn_convolution_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
-                                         dnnl_prop_kind_t kind, onednn_const_layout source,
-                                         onednn_const_layout weights, onednn_const_layout bias,
-                                         onednn_const_layout destination,
+static dnnl_status_t convolution_forward(dnnl_alg_kind_t algorithm, dnnl_primitive_desc_t *out,
+                                         dnnl_engine_t engine, dnnl_prop_kind_t kind,
+                                         onednn_const_layout source, onednn_const_layout weights,
+                                         onednn_const_layout bias, onednn_const_layout destination,
                                          const struct onednn_window *window,
                                          const_dnnl_primitive_attr_t attributes)
 {
     return dnnl_convolution_forward_primitive_desc_create(
-        out, engine, kind, dnnl_convolution_direct, source, weights, bias, destination,
-        window->strides, no_dilation, window->padding, window->padding_end,
+        out, engine, kind, algorithm, source, weights, bias, destination, window->strides,
+        no_dilation, window->padding, window->padding_end,
         attributes != NULL ? attributes : plain());
 }
 
-dnnl_status_t onednn_convolution_backward_data(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
-                                               onednn_const_layout source,
-                                               onednn_const_layout weights,
-                                               onednn_const_layout destination,
-                                               const struct onednn_window *window,
-                                               const_dnnl_primitive_desc_t forward)
+static dnnl_status_t
+convolution_backward_data(dnnl_alg_kind_t algorithm, dnnl_primitive_desc_t *out,
+                          dnnl_engine_t engine, onednn_const_layout source,
+                          onednn_const_layout weights, onednn_const_layout destination,
+                          const struct onednn_window *window, const_dnnl_primitive_desc_t forward)
 {
     return dnnl_convolution_backward_data_primitive_desc_create(
-        out, engine, dnnl_convolution_direct, source, weights, destination, window->strides,
-        no_dilation, window->padding, window->padding_end, forward, plain());
+        out, engine, algorithm, source, weights, destination, window->strides, no_dilation,
+        window->padding, window->padding_end, forward, plain());
 }
 
-dnnl_status_t onednn_convolution_backward_weights(
-    dnnl_primitive_desc_t *out, dnnl_engine_t engine, onednn_const_layout source,
-    onednn_const_layout weights, onednn_const_layout bias, onednn_const_layout destination,
-    const struct onednn_window *window, const_dnnl_primitive_desc_t forward)
+static dnnl_status_t
+convolution_backward_weights(dnnl_alg_kind_t algorithm, dnnl_primitive_desc_t *out,
+                             dnnl_engine_t engine, onednn_const_layout source,
+                             onednn_const_layout weights, onednn_const_layout bias,
+                             onednn_const_layout destination, const struct onednn_window *window,
+                             const_dnnl_primitive_desc_t forward)
 {
     return dnnl_convolution_backward_weights_primitive_desc_create(
-        out, engine, dnnl_convolution_direct, source, weights, bias, destination, window->strides,
-        no_dilation, window->padding, window->padding_end, forward, plain());
+        out, engine, algorithm, source, weights, bias, destination, window->strides, no_dilation,
+        window->padding, window->padding_end, forward, plain());
 }
 
 dnnl_status_t onednn_pooling_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -262,43 +263,44 @@ static dnnl_status_t finish(dnnl_primitive_desc_t *out, dnnl_engine_t engine, dn
                                       engine, forward);
 }
 
-dnnl_status_t onednn_convolution_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
-                                         dnnl_prop_kind_t kind, onednn_const_layout source,
-                                         onednn_const_layout weights, onednn_const_layout bias,
-                                         onednn_const_layout destination,
+static dnnl_status_t convolution_forward(dnnl_alg_kind_t algorithm, dnnl_primitive_desc_t *out,
+                                         dnnl_engine_t engine, dnnl_prop_kind_t kind,
+                                         onednn_const_layout source, onednn_const_layout weights,
+                                         onednn_const_layout bias, onednn_const_layout destination,
                                          const struct onednn_window *window,
                                          const_dnnl_primitive_attr_t attributes)
 {
     dnnl_convolution_desc_t d;
-    dnnl_status_t made = dnnl_convolution_forward_desc_init(
-        &d, kind, dnnl_convolution_direct, source, weights, bias, destination, window->strides,
-        window->padding, window->padding_end);
+    dnnl_status_t made =
+        dnnl_convolution_forward_desc_init(&d, kind, algorithm, source, weights, bias, destination,
+                                           window->strides, window->padding, window->padding_end);
     return finish(out, engine, made, &d, attributes, NULL);
 }
 
-dnnl_status_t onednn_convolution_backward_data(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
-                                               onednn_const_layout source,
-                                               onednn_const_layout weights,
-                                               onednn_const_layout destination,
-                                               const struct onednn_window *window,
-                                               const_dnnl_primitive_desc_t forward)
+static dnnl_status_t
+convolution_backward_data(dnnl_alg_kind_t algorithm, dnnl_primitive_desc_t *out,
+                          dnnl_engine_t engine, onednn_const_layout source,
+                          onednn_const_layout weights, onednn_const_layout destination,
+                          const struct onednn_window *window, const_dnnl_primitive_desc_t forward)
 {
     dnnl_convolution_desc_t d;
     dnnl_status_t made = dnnl_convolution_backward_data_desc_init(
-        &d, dnnl_convolution_direct, source, weights, destination, window->strides, window->padding,
+        &d, algorithm, source, weights, destination, window->strides, window->padding,
         window->padding_end);
     return finish(out, engine, made, &d, NULL, forward);
 }
 
-dnnl_status_t onednn_convolution_backward_weights(
-    dnnl_primitive_desc_t *out, dnnl_engine_t engine, onednn_const_layout source,
-    onednn_const_layout weights, onednn_const_layout bias, onednn_const_layout destination,
-    const struct onednn_window *window, const_dnnl_primitive_desc_t forward)
+static dnnl_status_t
+convolution_backward_weights(dnnl_alg_kind_t algorithm, dnnl_primitive_desc_t *out,
+                             dnnl_engine_t engine, onednn_const_layout source,
+                             onednn_const_layout weights, onednn_const_layout bias,
+                             onednn_const_layout destination, const struct onednn_window *window,
+                             const_dnnl_primitive_desc_t forward)
 {
     dnnl_convolution_desc_t d;
     dnnl_status_t made = dnnl_convolution_backward_weights_desc_init(
-        &d, dnnl_convolution_direct, source, weights, bias, destination, window->strides,
-        window->padding, window->padding_end);
+        &d, algorithm, source, weights, bias, destination, window->strides, window->padding,
+        window->padding_end);
     return finish(out, engine, made, &d, NULL, forward);
 }
 
@@ -371,3 +373,45 @@ dnnl_status_t onednn_append_eltwise(dnnl_post_ops_t operations, dnnl_alg_kind_t 
 }
 
 #endif
+
+/* Without an implementation of Winograd's algorithm for these arguments: the direct one. */
+#define BY_WINOGRAD_OR_DIRECT(wanted, convolution, ...)                                            \
+    do {                                                                                           \
+        if (wanted) {                                                                              \
+            dnnl_status_t made = convolution(dnnl_convolution_winograd, __VA_ARGS__);              \
+            if (made != dnnl_unimplemented)                                                        \
+                return made;                                                                       \
+        }                                                                                          \
+        return convolution(dnnl_convolution_direct, __VA_ARGS__);                                  \
+    } while (0)
+
+dnnl_status_t onednn_convolution_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                                         dnnl_prop_kind_t kind, onednn_const_layout source,
+                                         onednn_const_layout weights, onednn_const_layout bias,
+                                         onednn_const_layout destination,
+                                         const struct onednn_window *window,
+                                         const_dnnl_primitive_attr_t attributes)
+{
+    BY_WINOGRAD_OR_DIRECT(window->winograd, convolution_forward, out, engine, kind, source, weights,
+                          bias, destination, window, attributes);
+}
+
+dnnl_status_t onednn_convolution_backward_data(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                                               onednn_const_layout source,
+                                               onednn_const_layout weights,
+                                               onednn_const_layout destination,
+                                               const struct onednn_window *window,
+                                               const_dnnl_primitive_desc_t forward)
+{
+    BY_WINOGRAD_OR_DIRECT(window->winograd, convolution_backward_data, out, engine, source, weights,
+                          destination, window, forward);
+}
+
+dnnl_status_t onednn_convolution_backward_weights(
+    dnnl_primitive_desc_t *out, dnnl_engine_t engine, onednn_const_layout source,
+    onednn_const_layout weights, onednn_const_layout bias, onednn_const_layout destination,
+    const struct onednn_window *window, const_dnnl_primitive_desc_t forward)
+{
+    BY_WINOGRAD_OR_DIRECT(window->winograd_weights, convolution_backward_weights, out, engine,
+                          source, weights, bias, destination, window, forward);
+}

@@ -10,6 +10,7 @@
 #ifndef GRADLAG_WORKER_CPU_ONEDNN_COMPAT_H
 #define GRADLAG_WORKER_CPU_ONEDNN_COMPAT_H
 
+#include <stdbool.h>
 #include <oneapi/dnnl/dnnl.h>
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -58,6 +59,9 @@ dnnl_status_t onednn_reorder(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
 /* Window of a convolution or a pooling. */
 struct onednn_window {
     dnnl_dims_t kernel, strides, padding, padding_end;
+    /* Convolutions: Winograd's algorithm where oneDNN has it for these arguments, else the direct
+     * one; of the weight gradient, and of the other two products. */
+    bool winograd_weights, winograd;
 };
 
 dnnl_status_t onednn_convolution_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,

@@ -112,9 +112,12 @@ status tape_open(tape **out, backend *b, parameter_table *parameters, enum tape_
 void tape_close(tape **t);
 /* Switches between TAPE_CALIBRATE (which discards earlier statistics) and TAPE_EVALUATE. */
 void tape_set_mode(tape *t, enum tape_mode mode);
-/* Copies the statistics that another tape of the same model collected; both tapes are in
- * TAPE_EVALUATE. */
-void tape_take_statistics(tape *t, const tape *from);
+/* The sums that a tape collected in TAPE_CALIBRATE, so that several tapes of one model share the
+ * batches: [tape_sum_count]. A tape in TAPE_CALIBRATE adds them to its own. The same sums added in
+ * the same order give the same bits. */
+size_t tape_sum_count(const tape *t);
+void tape_copy_sums(const tape *t, double *to);
+void tape_add_sums(tape *t, const double *from);
 /* The statistics of batch norm in layer `layer`, as TAPE_EVALUATE uses them: one mean and one
  * variance for each channel. Borrowed from the tape, which changes them at the next calibration. */
 void tape_statistics(const tape *t, size_t layer, const float **mean, const float **variance);

@@ -42,8 +42,7 @@ struct tensor {
 /* Statistics of one batch norm layer, collected by TAPE_CALIBRATE. */
 struct statistics {
     float *mean, *variance; /* used by TAPE_EVALUATE */
-    double *sum, *square;   /* sum of means, sum of variances + means² */
-    uint32_t batches;
+    double *sums; /* [2 channels + 1]: of means, of variances + means², number of batches */
 };
 
 /* Owner of a slice: a layer's weight (0) or bias (1). */

@@ -22,53 +22,72 @@ void tape_join(tape *t, const struct batch_norm_group *joint)
         t->timed = (struct batch_norm_group){t, joint->shares, add_up};
 }
 
+static uint32_t channels_of(const tape *t, size_t layer)
+{
+    return parameter_table_layer(t->parameters, layer)->weight_shape[0];
+}
+
+/* Numbers in `sums` of a layer; 0: no batch norm. */
+static size_t sums_of(const tape *t, size_t layer)
+{
+    return t->statistics[layer].sums == NULL ? 0 : 2 * (size_t)channels_of(t, layer) + 1;
+}
+
 void tape_collect_statistics(tape *t, const struct tape_node *n)
 {
-    struct statistics *s = &t->statistics[n->layer];
+    double *sums = t->statistics[n->layer].sums;
     uint32_t channels = n->d.input.channels;
     for (uint32_t k = 0; k < channels; ++k) {
         double mean = (double)n->statistics[k];
-        s->sum[k] += mean;
-        s->square[k] += (double)n->statistics[channels + k] + mean * mean;
+        sums[k] += mean;
+        sums[channels + k] += (double)n->statistics[channels + k] + mean * mean;
     }
-    s->batches++;
+    sums[2 * channels]++;
 }
 
 void tape_forget_statistics(tape *t)
 {
-    for (size_t i = 0; i < parameter_table_layers(t->parameters); ++i) {
-        struct statistics *s = &t->statistics[i];
-        uint32_t channels = parameter_table_layer(t->parameters, i)->weight_shape[0];
-        for (uint32_t k = 0; s->sum != NULL && k < channels; ++k)
-            s->sum[k] = s->square[k] = 0;
-        s->batches = 0;
-    }
+    for (size_t i = 0; i < parameter_table_layers(t->parameters); ++i)
+        for (size_t k = 0; k < sums_of(t, i); ++k)
+            t->statistics[i].sums[k] = 0;
 }
 
 void tape_settle_statistics(tape *t)
 {
     for (size_t i = 0; i < parameter_table_layers(t->parameters); ++i) {
         struct statistics *s = &t->statistics[i];
-        uint32_t channels = parameter_table_layer(t->parameters, i)->weight_shape[0];
-        for (uint32_t k = 0; s->sum != NULL && k < channels; ++k) {
-            double mean = s->batches == 0 ? 0 : s->sum[k] / s->batches;
-            double square = s->batches == 0 ? 1 : s->square[k] / s->batches;
+        const uint32_t channels = channels_of(t, i);
+        for (uint32_t k = 0; s->sums != NULL && k < channels; ++k) {
+            const double batches = s->sums[2 * channels];
+            double mean = batches > 0 ? s->sums[k] / batches : 0;
+            double square = batches > 0 ? s->sums[channels + k] / batches : 1;
             s->mean[k] = (float)mean;
             s->variance[k] = (float)(square - mean * mean);
         }
     }
 }
 
-void tape_take_statistics(tape *t, const tape *from)
+size_t tape_sum_count(const tape *t)
 {
-    for (size_t i = 0; t != from && i < parameter_table_layers(t->parameters); ++i) {
-        const struct statistics *s = &from->statistics[i];
-        uint32_t channels = parameter_table_layer(t->parameters, i)->weight_shape[0];
-        for (uint32_t k = 0; s->mean != NULL && k < channels; ++k) {
-            t->statistics[i].mean[k] = s->mean[k];
-            t->statistics[i].variance[k] = s->variance[k];
-        }
-    }
+    size_t count = 0;
+    for (size_t i = 0; i < parameter_table_layers(t->parameters); ++i)
+        count += sums_of(t, i);
+    return count;
+}
+
+void tape_copy_sums(const tape *t, double *to)
+{
+    for (size_t i = 0; i < parameter_table_layers(t->parameters); ++i)
+        for (size_t k = 0; k < sums_of(t, i); ++k)
+            *to++ = t->statistics[i].sums[k];
+}
+
+void tape_add_sums(tape *t, const double *from)
+{
+    REQUIRE(t->mode == TAPE_CALIBRATE);
+    for (size_t i = 0; i < parameter_table_layers(t->parameters); ++i)
+        for (size_t k = 0; k < sums_of(t, i); ++k)
+            t->statistics[i].sums[k] += *from++;
 }
 
 void tape_statistics(const tape *t, size_t layer, const float **mean, const float **variance)
@@ -91,8 +110,8 @@ status tape_open_statistics(tape *t)
         if (l->kind == OP_BATCH_NORM && t->mode != TAPE_TRAIN) {
             TRY(memory_new(&s->mean, channels, sizeof(float), "batch norm's statistics"));
             TRY(memory_new(&s->variance, channels, sizeof(float), "batch norm's statistics"));
-            TRY(memory_new(&s->sum, channels, sizeof(double), "batch norm's statistics"));
-            TRY(memory_new(&s->square, channels, sizeof(double), "batch norm's statistics"));
+            TRY(memory_new(&s->sums, 2 * (size_t)channels + 1, sizeof(double),
+                           "batch norm's statistics"));
         }
     }
     tape_settle_statistics(t);
@@ -106,8 +125,7 @@ void tape_close_statistics(tape *t)
         struct statistics *s = &t->statistics[i];
         memory_free(s->mean);
         memory_free(s->variance);
-        memory_free(s->sum);
-        memory_free(s->square);
+        memory_free(s->sums);
     }
     memory_free(t->statistics);
     memory_free(t->written);
