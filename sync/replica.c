@@ -78,9 +78,12 @@ static status choose_overlap(replica *r, const options *o)
     status result = OK;
     const char *wanted = options_text(o, "overlap");
     const bool yes = strcmp(wanted, "yes") == 0;
-    if (yes && r->kind != &replica_host) {
-        FAIL(ERROR_USAGE, "overlap=yes does not work for gradients that stay on a GPU; use "
-                          "overlap=auto");
+    if (r->kind == &replica_device) { /* device_open */
+        if (yes && !r->overlaps)
+            FAIL(ERROR_USAGE,
+                 "overlap=yes: one rank on a GPU exchanges nothing that could overlap; "
+                 "use overlap=auto");
+        return OK;
     }
     r->overlaps = yes;
     if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->sends_whole &&
@@ -264,6 +267,16 @@ void replica_accumulate(replica *r, unsigned index, unsigned count)
 {
     if (count > 1)
         r->kind->accumulate(r, index, count);
+}
+
+unsigned replica_round_most(const replica *r)
+{
+    return r->kind->round != NULL ? worker_resident_steps(r->worker) : 0;
+}
+
+status replica_make_round(replica *r, struct replica_round *round)
+{
+    return r->kind->round(r, round);
 }
 
 status replica_average(replica *r, enum local_sgd_momentum momentum,

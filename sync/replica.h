@@ -33,6 +33,21 @@ struct replica_view {
     size_t waiting, vector_count;
 };
 
+/* Updates that a replica makes without the trainer: the host waits once for all of them. */
+struct replica_round {
+    uint64_t first;               /* batch of the first gradient */
+    unsigned count;               /* at least 1, at most replica_round_most */
+    double lr[DEVICE_STEPS_MOST]; /* of each update */
+    bool stop;                    /* NOTE_STOP of this rank */
+    float seconds;                /* NOTE_SECONDS of this rank */
+    /* Set by the round. made < count: the gradient or the loss after `made` updates is not finite.
+     * Then the stats and notes of that gradient are set, too. */
+    unsigned made;
+    uint64_t exchange_ns; /* waiting for other ranks before the first step */
+    struct step_stats stats[DEVICE_STEPS_MOST];
+    float notes[DEVICE_STEPS_MOST][COMMUNICATOR_NOTES]; /* means over ranks */
+};
+
 struct replica_kind {
     const char *name;
     /* Sets r->parameters, r->gradient and r->state. */
@@ -41,6 +56,8 @@ struct replica_kind {
     /* replica_gradients. NULL: the rank's worker computes one gradient after the other. */
     status (*gradients)(replica *r, uint64_t first, unsigned batches, struct step_stats *stats);
     void (*send)(replica *r); /* NULL: no delay */
+    /* NULL: the trainer calls gradients, exchange and apply. Else those are NULL. */
+    status (*round)(replica *r, struct replica_round *round);
     status (*exchange)(replica *r, float notes[COMMUNICATOR_NOTES]);
     status (*apply)(replica *r, double lr, bool *finite);
     status (*view)(replica *r, struct replica_view *out);
@@ -134,6 +151,9 @@ void replica_own_write(replica *r, const float *in);
 /* Adds the gradient just computed, number `index` of `count`. After the last one r->gradient is
  * their mean. */
 void replica_accumulate(replica *r, unsigned index, unsigned count);
+/* The largest number of updates in a round; 0: this replica makes none. */
+unsigned replica_round_most(const replica *r);
+status replica_make_round(replica *r, struct replica_round *round) MUST_CHECK;
 /* Parameters and notes ← their means over all ranks; the optimizer's state as `momentum` says. */
 status replica_average(replica *r, enum local_sgd_momentum momentum,
                        float notes[COMMUNICATOR_NOTES]) MUST_CHECK;

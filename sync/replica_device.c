@@ -1,19 +1,23 @@
 /*
- * replica_device.c — replica_device: stays on the rank's GPU. In each update 4 notes are copied to
- * the GPU; 4 notes, the loss and whether the gradient is finite are copied back. Parameters are
- * copied to the host only for replica_view.
+ * replica_device.c — replica_device: stays on the rank's GPU. Each step has its update in it, with
+ * the sum over ranks between them. The host queues several steps and then waits once for their
+ * losses. Parameters are copied to the host only for replica_view.
  *
  * The exchange gives the *sum* over ranks, and the update multiplies by 1/size: the same product as
- * with a mean, without a pass over the gradient.
+ * with a mean, without a pass over the gradient. With overlap (key overlap, unless it is `no`)
+ * parts of bucket_kib are summed while the backward pass goes on.
  */
+#include "base/clock.h"
 #include "base/memory.h"
+#include "sync/pending.h"
 #include "sync/replica.h"
 
-#include "worker/optimizer/optimizer.h"
+#include <string.h>
 
 struct device {
     struct optimizer_rule rule;
     struct device_vectors at;
+    struct device_sum sum;
     float *host_copy;     /* parameters, then state */
     bool copy_is_current; /* host_copy is of the last update */
 };
@@ -38,40 +42,55 @@ static status device_open(replica *r, const options *o)
     TRY(worker_initial_parameters(r->worker, d->host_copy, r->count));
     TRY(worker_resident_write(r->worker, d->at.parameters, d->host_copy, r->count));
     d->copy_is_current = true;
+    r->overlaps = r->c->size > 1 && strcmp(options_text(o, "overlap"), "no") != 0;
+    d->sum = (struct device_sum){.queue = communicator_device_sum,
+                                 .context = r->c,
+                                 .bucket = r->overlaps ? r->c->bucket : SIZE_MAX};
     r->parameters = d->at.parameters;
     r->gradient = d->at.gradient;
 done:
     return result;
 }
 
-static status device_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
+/* Queues the steps of the round. */
+static status queue_steps(replica *r, struct replica_round *round)
 {
     status result = OK;
-    float *device_notes = r->gradient + r->count;
-    const float share = 1.0f / (float)r->c->size;
-    if (r->c->size == 1)
-        return OK;
-    TRY(worker_resident_write(r->worker, device_notes, notes, COMMUNICATOR_NOTES));
-    TRY(communicator_device_sum(r->c, r->gradient, r->count + COMMUNICATOR_NOTES));
-    TRY(worker_resident_read(r->worker, notes, device_notes, COMMUNICATOR_NOTES));
-    for (unsigned i = 0; i < COMMUNICATOR_NOTES; i++)
-        notes[i] *= share;
+    const struct device *d = r->state;
+    const bool alone = r->c->size == 1;
+    struct device_update update = {.rule = d->rule,
+                                   .scale = (double)(1.0f / (float)r->c->size),
+                                   .sum = alone ? NULL : &d->sum,
+                                   .notes[NOTE_STOP] = round->stop,
+                                   .notes[NOTE_SECONDS] = round->seconds};
+    for (unsigned i = 0; i < round->count; i++) {
+        update.lr = round->lr[i];
+        TRY(worker_resident_step(r->worker, &d->at, round->first + i, &update, &round->stats[i]));
+    }
 done:
     return result;
 }
 
-static status device_apply(replica *r, double lr, bool *finite)
+static status device_round(replica *r, struct replica_round *round)
 {
     status result = OK;
     struct device *d = r->state;
-    struct optimizer_pass pass;
-    const struct device_update update = {.rule = d->rule,
-                                         .scale = (double)(1.0f / (float)r->c->size),
-                                         .lr = lr,
-                                         .as_computed = r->c->size == 1};
-    TRY(worker_resident_update(r->worker, &update, &pass));
-    *finite = pass.finite;
-    d->copy_is_current = d->copy_is_current && !pass.finite;
+    struct device_result results[DEVICE_STEPS_MOST];
+    const float share = 1.0f / (float)r->c->size;
+    const uint64_t began_ns = clock_ns();
+    if (r->c->size > 1)
+        TRY(communicator_device_begin(r->c));
+    round->exchange_ns = clock_ns() - began_ns;
+    TRY(queue_steps(r, round));
+    if (r->c->size > 1)
+        TRY(communicator_device_end(r->c, r->count + COMMUNICATOR_NOTES, round->count));
+    TRY(worker_resident_results(r->worker, round->first, round->count, results, round->stats));
+    for (unsigned i = 0; i < round->count; i++) {
+        round->made += results[i].updated != 0;
+        for (unsigned k = 0; k < COMMUNICATOR_NOTES; k++)
+            round->notes[i][k] = results[i].notes[k] * share;
+    }
+    d->copy_is_current = d->copy_is_current && round->made == 0;
 done:
     return result;
 }
@@ -112,8 +131,7 @@ const struct replica_kind replica_device = {
     .name = "device",
     .open = device_open,
     .close = device_close,
-    .exchange = device_exchange,
-    .apply = device_apply,
+    .round = device_round,
     .view = device_view,
     .set = device_set,
 };

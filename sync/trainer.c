@@ -8,7 +8,7 @@
  *
  *   what ranks decide together   failure, stop, skipped updates, equal parameters
  *   the gradient and the update  of one rank
- *   the three kinds of step      plain, delayed, local SGD
+ *   the four kinds of step       plain, delayed, local SGD, several updates on a device
  *   checkpoints                  what one holds, and how training resumes from it
  *   the run                      open, loop, outcome
  *
@@ -33,6 +33,8 @@
 
 /* More skipped updates in a row than this end the run. */
 enum { SKIPPED_MOST = 10 };
+
+static const char NOT_FINITE_GRADIENT[] = "mean gradient, or its square,";
 
 struct trainer {
     const struct sync_trainer_options *o;
@@ -62,11 +64,16 @@ struct trainer {
 
 /* ---- what ranks decide together ------------------------------------------------------------- */
 
-/* This rank's notes about its gradient, for the other ranks. The time is rank 0's. */
+/* The mean over ranks is the time of rank 0. */
+static float seconds_note(const struct trainer *t)
+{
+    return t->c->rank == 0 ? (float)(sync_metrics_seconds(&t->report) * t->c->size) : 0;
+}
+
+/* This rank's notes about its gradient, for the other ranks. */
 static void fill_notes(const struct trainer *t, struct pending *m)
 {
-    const double seconds = t->c->rank == 0 ? sync_metrics_seconds(&t->report) : 0;
-    m->notes[NOTE_SECONDS] = (float)(seconds * t->c->size);
+    m->notes[NOTE_SECONDS] = seconds_note(t);
     if (m->own != OK)
         log_error("rank %u: %s", t->c->rank, error_message());
     m->notes[NOTE_LOSS] = m->own == OK ? m->stats.loss : 0;
@@ -175,15 +182,19 @@ static status compute(struct trainer *t, struct pending *m)
     return t->joint.batch.shares > 0 ? m->own : OK;
 }
 
+/* The learning rate of update number `update`, which uses the samples from `before` to `after`. */
+static double rate_of(const struct trainer *t, uint64_t update, uint64_t before, uint64_t after)
+{
+    return schedule_rate(&t->schedule, before, after) * delay_rate_factor(&t->delay_rate, update);
+}
+
 /* θ ← update(θ, the replica's gradient). If that is not finite, *finite is false and θ as before.
  */
 static status update(struct trainer *t, unsigned batches, bool *finite)
 {
     const uint64_t after = t->samples + batches * t->update_samples;
     t->replica->epoch = schedule_epoch(&t->schedule, t->samples, after);
-    const double rate = schedule_rate(&t->schedule, t->samples, after);
-    return replica_apply(t->replica, rate * delay_rate_factor(&t->delay_rate, t->updates + 1),
-                         finite);
+    return replica_apply(t->replica, rate_of(t, t->updates + 1, t->samples, after), finite);
 }
 
 static status complete(void *context, struct training_state *out);
@@ -248,7 +259,7 @@ static status apply(struct trainer *t, const struct pending *m)
         TRY(update(t, m->batches, &finite));
     replica_take(t->replica);
     if (!finite)
-        return skip(t, m->batches, isfinite(loss) ? "mean gradient, or its square," : "loss");
+        return skip(t, m->batches, isfinite(loss) ? NOT_FINITE_GRADIENT : "loss");
 
     const uint64_t apply_ns = clock_ns() - began, waited_ns = t->replica->waited_ns;
     struct step_record row =
@@ -261,7 +272,7 @@ done:
     return result;
 }
 
-/* ---- the three kinds of step ---------------------------------------------------------------- */
+/* ---- the four kinds of step ----------------------------------------------------------------- */
 
 static status plain_step(struct trainer *t)
 {
@@ -346,13 +357,64 @@ done:
     return result;
 }
 
+/* As many updates as can be made before this rank has to see the parameters: until an evaluation, a
+ * checkpoint, a comparison or the end. With key seconds one: ranks agree on the time after each. */
+static void plan_round(const struct trainer *t, struct replica_round *round)
+{
+    const unsigned most = t->length.seconds > 0 ? 1 : replica_round_most(t->replica);
+    uint64_t samples = t->samples, updates = t->updates;
+    *round = (struct replica_round){.first = t->batches,
+                                    .stop = training_stop_wanted(&t->o->hooks),
+                                    .seconds = seconds_note(t)};
+    do {
+        const uint64_t after = samples + t->update_samples;
+        round->lr[round->count++] = rate_of(t, ++updates, samples, after);
+        samples = after;
+    } while (round->count < most && !sync_metrics_has_barrier(&t->report, samples) &&
+             (t->verify_every == 0 || updates % t->verify_every != 0));
+}
+
+/* Reports update `i` of a round, or skips the gradient after the last one. */
+static status end_of_update(struct trainer *t, const struct replica_round *round, unsigned i)
+{
+    status result = OK;
+    struct pending m = {.batches = 1, .version = t->updates, .stats = round->stats[i]};
+    memcpy(m.notes, round->notes[i], sizeof m.notes);
+    const double loss = m.notes[NOTE_LOSS];
+    t->batches++;
+    TRY(check_notes(t, &m));
+    replica_take(t->replica);
+    if (i == round->made)
+        return skip(t, 1, isfinite(loss) ? NOT_FINITE_GRADIENT : "loss");
+    const struct step_record row =
+        sync_metrics_row_of(&m.stats, round->exchange_ns / round->count, 0);
+    count_update(t, &m, 0);
+    TRY(report_update(t, &row, loss));
+done:
+    return result;
+}
+
+/* Gradients after one that is not finite were computed in vain: they are computed again. */
+static status device_round(struct trainer *t)
+{
+    status result = OK;
+    struct replica_round round;
+    plan_round(t, &round);
+    TRY(replica_make_round(t->replica, &round));
+    for (unsigned i = 0; i < round.count && i <= round.made; i++)
+        TRY(end_of_update(t, &round, i));
+done:
+    return result;
+}
+
 static status next_step(struct trainer *t)
 {
     const unsigned steps = local_sgd_steps(&t->local, &t->schedule, t->samples);
     t->replica->local_update = steps > 1;
-    return t->replica->delay > 0 ? delayed_step(t)
-           : steps > 1           ? local_sgd_round(t, batches_left(t, steps))
-                                 : plain_step(t);
+    return t->replica->delay > 0                ? delayed_step(t)
+           : steps > 1                          ? local_sgd_round(t, batches_left(t, steps))
+           : replica_round_most(t->replica) > 0 ? device_round(t)
+                                                : plain_step(t);
 }
 
 /* ---- checkpoints ---------------------------------------------------------------------------- */

@@ -235,7 +235,7 @@ struct backend_kind {
      * backend may register them with the device for faster copies. */
     void (*hold)(backend *b);
     void (*forget)(backend *b);
-    /* Zeros part of a gradient passed to `begin`, on host or device. Call it after `finish`. */
+    /* Zeros part of the gradient passed to `begin`. Call it before `finish`. */
     status (*clear)(backend *b, float *gradient, size_t count);
     const struct device_place *(*place)(const backend *b);
 
@@ -247,8 +247,12 @@ struct backend_kind {
     /* Copies part of a resident vector from the host or to it. The copy is complete on return. */
     status (*device_vectors_write)(backend *b, float *to_device, const float *from, size_t count);
     status (*device_vectors_read)(backend *b, float *to, const float *from_device, size_t count);
-    status (*device_vectors_update)(backend *b, const struct device_update *u,
-                                    struct optimizer_pass *pass);
+    /* The next step, at the resident parameters and gradient, ends with this update. Its `finish`
+     * does not wait, and its loss is in its result. Call it before `gather`. */
+    status (*device_vectors_update)(backend *b, const struct device_update *u);
+    /* Waits for these steps. out[0..count) ← their results, in order: all since the last call, at
+     * most place->steps. */
+    status (*device_vectors_results)(backend *b, struct device_result *out, unsigned count);
 };
 extern const struct registry backend_registry;
 

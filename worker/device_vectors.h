@@ -17,17 +17,37 @@ struct device_vectors {
     float *state;      /* [states × count]; NULL: none */
 };
 
-/* One update on the device. It applies the IEEE operations of optimizer_apply element by element,
- * so the bits equal the host's. θ and the state are written in place, and only if the whole
- * gradient is finite. The squares of the gradient are summed in double in a fixed order that
- * differs from the host's: the norm may differ in its last bits. */
+enum { DEVICE_STEPS_MOST = 8, DEVICE_NOTES = 6 };
+
+/* The sum of a gradient over ranks, by a library that queues its work on a stream (NCCL). */
+struct device_sum {
+    /* data[0..count) ← Σ over ranks, on `stream`, a cudaStream_t */
+    status (*queue)(void *context, float *data, size_t count, void *stream);
+    void *context;
+    size_t bucket; /* elements of a part; its sum runs beside the rest of the backward pass */
+};
+
+/* The update that follows a step on the device, without the host. It applies the IEEE operations of
+ * optimizer_apply element by element, so the bits equal the host's. θ and the state are written in
+ * place, and only if the loss and the whole gradient are finite. The squares of the gradient are
+ * summed in double in a fixed order that differs from the host's: the norm may differ in its last
+ * bits. */
 struct device_update {
     struct optimizer_rule rule;
     double scale, lr;
-    /* True: the gradient is unchanged since the step that computed it. From the second such update
-     * on, that step also sums the squares; the update is then only queued, and a later call reports
-     * its errors. */
-    bool as_computed;
+    /* Borrowed until the vectors are closed; NULL: one rank. With it the notes travel behind the
+     * gradient. The device writes the first note, the mean loss. */
+    const struct device_sum *sum;
+    float notes[DEVICE_NOTES];
+};
+
+/* What came of such a step. */
+struct device_result {
+    double loss;      /* of this rank, a sum as in struct op_loss */
+    double squares;   /* Σ gradient², before `scale` */
+    uint32_t correct; /* of this rank */
+    uint32_t updated; /* 0: this gradient or loss is not finite, or an earlier step's was not */
+    float notes[DEVICE_NOTES]; /* sums over ranks; the first of one rank is its mean loss */
 };
 
 /* Where a worker computes, for a library that queues its own work there. */
@@ -35,6 +55,7 @@ struct device_place {
     char pci[32];   /* "0000:1b:00.0": identifies a GPU of a host */
     unsigned index; /* among the visible devices */
     void *stream;   /* cudaStream_t that steps and updates run on, in order */
+    unsigned steps; /* that may be queued before the host waits, at most DEVICE_STEPS_MOST */
 };
 
 #endif

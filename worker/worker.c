@@ -310,11 +310,6 @@ status worker_resident_read(worker *w, float *to, const float *from_device, size
     return w->backend->kind->device_vectors_read(w->backend, to, from_device, count);
 }
 
-status worker_resident_update(worker *w, const struct device_update *u, struct optimizer_pass *pass)
-{
-    return w->backend->kind->device_vectors_update(w->backend, u, pass);
-}
-
 /* ---- gradients ---- */
 
 /* Sets stats->data_ns, forward_ns, backward_ns and watch_ns; w->indices holds the batch. */
@@ -354,6 +349,46 @@ status worker_gradient(worker *w, const float *parameters, uint64_t batch, float
     stats->loss = (float)(loss.sum / ((double)w->batch * w->data.targets));
     stats->correct = loss.correct;
     stats->compute_ns = clock_ns() - stats->began_ns - stats->data_ns - stats->watch_ns;
+done:
+    return result;
+}
+
+unsigned worker_resident_steps(const worker *w)
+{
+    const bool paced = strcmp(options_text(w->settings, "pace"), "none") != 0;
+    return paced ? 1 : worker_place(w)->steps;
+}
+
+status worker_resident_step(worker *w, const struct device_vectors *at, uint64_t batch,
+                            const struct device_update *u, struct step_stats *stats)
+{
+    status result = OK;
+    struct op_loss later;
+    *stats = (struct step_stats){.began_ns = clock_ns(), .samples = w->batch};
+    TRY(w->backend->kind->device_vectors_update(w->backend, u));
+    sampler_batch(w->sampler, batch, w->batch, w->indices);
+    TRY(compute(w, at->parameters, batch, at->gradient, &later, stats));
+    stats->compute_ns = clock_ns() - stats->began_ns - stats->data_ns;
+    stats->forward_ns = stats->compute_ns;
+done:
+    return result;
+}
+
+status worker_resident_results(worker *w, uint64_t first, unsigned count, struct device_result *out,
+                               struct step_stats *stats)
+{
+    status result = OK;
+    const uint64_t began_ns = clock_ns();
+    TRY(w->backend->kind->device_vectors_results(w->backend, out, count));
+    for (unsigned i = 0; i < count; i++)
+        pace_wait(w->pace, first + i, stats[i].began_ns);
+    const uint64_t share_ns = (clock_ns() - began_ns) / count;
+    for (unsigned i = 0; i < count; i++) {
+        stats[i].loss = (float)(out[i].loss / ((double)w->batch * w->data.targets));
+        stats[i].correct = out[i].correct;
+        stats[i].backward_ns = share_ns;
+        stats[i].compute_ns += share_ns;
+    }
 done:
     return result;
 }

@@ -193,9 +193,16 @@ status worker_resident_write(worker *w, float *to_device, const float *from,
                              size_t count) MUST_CHECK;
 status worker_resident_read(worker *w, float *to, const float *from_device,
                             size_t count) MUST_CHECK;
-/* θ ← update(θ, scale · gradient) on the device; see device_vectors.h. pass->gap is 0. */
-status worker_resident_update(worker *w, const struct device_update *u,
-                              struct optimizer_pass *pass) MUST_CHECK;
+/* Steps that may be queued before their results are taken: one with a pace. */
+unsigned worker_resident_steps(const worker *w);
+/* Queues the gradient of batch `batch` at the resident parameters and its update
+ * (device_vectors.h). *stats ← the times of the host; worker_resident_results sets the rest. */
+status worker_resident_step(worker *w, const struct device_vectors *at, uint64_t batch,
+                            const struct device_update *u, struct step_stats *stats) MUST_CHECK;
+/* Waits for the `count` steps that were queued since the last call, batches `first` and following.
+ * Each step gets an equal share of that time. If a step made no update, later ones made none. */
+status worker_resident_results(worker *w, uint64_t first, unsigned count, struct device_result *out,
+                               struct step_stats *stats) MUST_CHECK;
 
 /* "cpu: Intel Xeon …, oneDNN 2.6.3, 1 thread", for table `run`; lives as long as the worker. */
 const char *worker_device_description(const worker *w);

@@ -178,32 +178,37 @@ done:
     return result;
 }
 
-static status run_resident(struct bench_step_subject *s)
+/* As many steps as the host waits for at once. */
+static status run_resident(struct bench_step_subject *s, unsigned *steps)
 {
     status result = OK;
-    struct step_stats stats;
-    struct optimizer_pass pass;
-    const struct device_update update = {
-        .rule = MOMENTUM, .scale = 1, .lr = 0.01, .as_computed = true};
-    TRY(worker_gradient(s->worker, s->resident.parameters, s->batch++, s->resident.gradient,
-                        &stats));
-    TRY(worker_resident_update(s->worker, &update, &pass));
+    struct step_stats stats[DEVICE_STEPS_MOST];
+    struct device_result results[DEVICE_STEPS_MOST];
+    const struct device_update update = {.rule = MOMENTUM, .scale = 1, .lr = 0.01};
+    const unsigned round = worker_resident_steps(s->worker);
+    for (unsigned i = 0; i < round; i++)
+        TRY(worker_resident_step(s->worker, &s->resident, s->batch + i, &update, &stats[i]));
+    TRY(worker_resident_results(s->worker, s->batch, round, results, stats));
+    s->batch += round;
+    *steps += round;
 done:
     return result;
 }
 
-static status run_once(struct bench_step_subject *s, int what)
+/* Adds the number of steps to *steps. */
+static status run_once(struct bench_step_subject *s, int what, unsigned *steps)
 {
     struct step_stats stats;
+    if (what == RESIDENT)
+        return run_resident(s, steps);
+    ++*steps;
     switch (what) {
     case STEP:
         return worker_gradient(s->worker, s->parameters, s->batch++, s->gradient, &stats);
     case PRODUCTS:
         return onednn_bound_run(s->products);
-    case PRIMITIVES:
-        return onednn_bound_run(s->primitives);
     default:
-        return run_resident(s);
+        return onednn_bound_run(s->primitives);
     }
 }
 
@@ -227,8 +232,7 @@ static status measure(const struct bench *b, struct bench_step_subject *s, const
             double began = now(b), took;
             unsigned steps = 0;
             do {
-                TRY(run_once(s, what));
-                steps++;
+                TRY(run_once(s, what, &steps));
                 took = now(b) - began;
             } while (took < lasting);
             if (i > 0)

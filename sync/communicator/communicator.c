@@ -175,13 +175,23 @@ done:
     return result;
 }
 
-status communicator_device_sum(communicator *c, float *data, size_t count)
+status communicator_device_begin(communicator *c)
 {
-    REQUIRE(count <= c->count && c->kind->on_device);
-    if (c->size == 1 || count == 0)
-        return OK;
-    c->sent_bytes += communicator_mean_bytes(c, count);
-    return mark_failed(c, c->kind->device_sum(c, data, count));
+    REQUIRE(c->size > 1 && c->kind->on_device);
+    return mark_failed(c, c->kind->device_begin(c));
+}
+
+status communicator_device_sum(void *context, float *data, size_t count, void *stream)
+{
+    communicator *c = context;
+    REQUIRE(count <= c->count);
+    return mark_failed(c, c->kind->device_sum(c, data, count, stream));
+}
+
+status communicator_device_end(communicator *c, size_t count, unsigned steps)
+{
+    c->sent_bytes += steps * communicator_mean_bytes(c, count);
+    return mark_failed(c, c->kind->device_end(c, steps));
 }
 
 bool communicator_shares(const communicator *c)

@@ -43,9 +43,12 @@ struct communicator_kind {
     status (*allreduce_mean)(communicator *c, float *data, size_t count);
     /* The same without the factor 1/size, for 4, 8, … ranks; NULL: the mean costs no extra pass. */
     status (*allreduce_sum)(communicator *c, float *data, size_t count);
-    /* on_device only: data[0..count) on the GPU ← the *sum* over ranks. Starts after all work
-     * queued on c->place->stream and is complete on return. */
-    status (*device_sum)(communicator *c, float *data, size_t count);
+    /* on_device only. `begin` waits until all ranks have called it. `sum` queues data[0..count) on
+     * the GPU ← the *sum* over ranks, on `stream`. `end` waits for all work queued on
+     * c->place->stream, for timeout_s × steps at most. */
+    status (*device_begin)(communicator *c);
+    status (*device_sum)(communicator *c, float *data, size_t count, void *stream);
+    status (*device_end)(communicator *c, unsigned steps);
     /* The next two let ranks share each update (sync/replica_shared.c). Both are set or both NULL.
      * Allocates memory that all ranks see; called once; the content is undefined. */
     status (*common)(communicator *c, size_t bytes, void **out);
@@ -88,7 +91,7 @@ struct communicator {
 
 /* Extra floats that travel behind a vector, so that a loss or a flag needs no message of its own:
  * vectors of up to `count + COMMUNICATOR_NOTES` floats can be exchanged. */
-enum { COMMUNICATOR_NOTES = 5 };
+enum { COMMUNICATOR_NOTES = DEVICE_NOTES };
 
 /* Times timeout_s: the limit of a wait in which another rank may do longer work than an exchange.
  */
@@ -131,9 +134,14 @@ status communicator_allreduce_mean(communicator *c, float *data, size_t count) M
  * over the vector and changes no bit. */
 status communicator_allreduce_scaled(communicator *c, float *data, size_t count,
                                      double *factor) MUST_CHECK;
-/* on_device only: the *sum* over ranks of a vector in the memory of this rank's GPU. The caller
- * multiplies by 1/size. */
-status communicator_device_sum(communicator *c, float *data, size_t count) MUST_CHECK;
+/* on_device only: sums over ranks of vectors in the memory of this rank's GPU, for `steps` steps
+ * between begin and end. The caller multiplies by 1/size. `sum` queues the sum of a part on
+ * `stream`, a cudaStream_t; it is the function of a device_sum, with the communicator as context.
+ * `count` of `end`: the floats of a whole step. */
+status communicator_device_begin(communicator *c) MUST_CHECK;
+status communicator_device_sum(void *communicator, float *data, size_t count,
+                               void *stream) MUST_CHECK;
+status communicator_device_end(communicator *c, size_t count, unsigned steps) MUST_CHECK;
 /* Whether ranks may share each update: every rank computes the mean of its share of the gradient
  * and writes its share of the parameters into common memory. */
 bool communicator_shares(const communicator *c);

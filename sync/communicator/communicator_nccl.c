@@ -3,12 +3,13 @@
  * rank.
  *
  * Cost. NCCL cuts the vector into pieces and sends one piece while it receives the next, by ring or
- * tree: each GPU sends and receives about 2·(P − 1)/P × bytes, without the host. The sum begins
- * when every rank has computed its gradient (sync/README.md, invariant 3), so there are no buckets.
+ * tree: each GPU sends and receives about 2·(P − 1)/P × bytes, without the host. The sums of the
+ * parts of a gradient run on a stream of their own while the backward pass computes the rest;
+ * events order the streams (worker/cuda/backend_cuda_gradient.c).
  *
- * Waiting. Ranks first wait at the gate, which knows the missing ranks. Then the rank polls the
- * stream for completion and NCCL for errors. After the limit it aborts the NCCL communicator and
- * waits at the gate once more, to find the missing rank.
+ * Waiting. Before some steps are queued, ranks wait at the gate, which knows the missing ranks.
+ * Then the rank polls the stream for completion and NCCL for errors. After the limit it aborts the
+ * NCCL communicator and waits at the gate once more, to find the missing rank.
  *
  * Built and linked. It has not run on a GPU yet; with two ranks never.
  */
@@ -177,7 +178,7 @@ static void nccl_close(communicator *c)
  */
 
 /* The other live ranks come to the gate at about this time, because their limit has passed too. */
-static status handle_timeout(communicator *c)
+static status handle_timeout(communicator *c, double waited_s)
 {
     status result = OK;
     const double timeout_s = c->timeout_s, look_s = timeout_s < 2 ? timeout_s : 2;
@@ -191,27 +192,29 @@ static status handle_timeout(communicator *c)
     FAIL(ERROR_PEER,
          "rank %u: %s did not end within %.0f s, but all ranks are alive: a link between GPUs may "
          "hang. Set NCCL_DEBUG=INFO in the environment for details, or raise timeout_s",
-         c->rank, WHAT, timeout_s);
+         c->rank, WHAT, waited_s);
 done:
     return result;
 }
 
-static status await_sum(communicator *c)
+static status nccl_device_end(communicator *c, unsigned steps)
 {
     enum { SPIN_NS = 2000000, SLEEP_NS = 20000 };
     status result = OK;
     const uint64_t since = clock_ns();
     bool done = false, warned = false;
+    watchdog_disarm();
     for (;;) {
         TRY(nccl_done(c->state, c->place->stream, &done));
         if (done)
             break;
         const uint64_t waited_ns = clock_ns() - since;
         const double waited_s = (double)waited_ns * 1e-9;
-        if (waited_s > c->timeout_s)
-            TRY(handle_timeout(c));
+        if (waited_s > c->timeout_s * steps)
+            TRY(handle_timeout(c, waited_s));
         if (waited_s > c->warn_after_s && !warned) {
-            log_warning("%s has taken %.0f s; the limit is %.0f s", WHAT, waited_s, c->timeout_s);
+            log_warning("%s has taken %.0f s; the limit is %.0f s", WHAT, waited_s,
+                        c->timeout_s * steps);
             warned = true;
         }
         if (c->ranks->crowded || waited_ns > SPIN_NS)
@@ -221,17 +224,19 @@ done:
     return result;
 }
 
-static status nccl_device_sum(communicator *c, float *data, size_t count)
+/* Calls of CUDA and NCCL block if too much work is queued behind a rank that hangs. */
+static status nccl_device_begin(communicator *c)
 {
     status result = OK;
     TRY(ranks_gate(c, WHAT));
     watchdog_arm(c->timeout_s, WHAT);
-    TRY(nccl_sum(c->state, data, count, c->place->stream));
-    watchdog_disarm();
-    TRY(await_sum(c));
 done:
-    watchdog_disarm();
     return result;
+}
+
+static status nccl_device_sum(communicator *c, float *data, size_t count, void *stream)
+{
+    return nccl_sum(c->state, data, count, stream);
 }
 
 const char *sync_nccl_version(void)
@@ -262,7 +267,18 @@ done:
 
 static void nccl_close(communicator *c UNUSED) {}
 
-static status nccl_device_sum(communicator *c UNUSED, float *data UNUSED, size_t count UNUSED)
+static status nccl_device_begin(communicator *c UNUSED)
+{
+    UNREACHABLE("this communicator cannot be opened");
+}
+
+static status nccl_device_sum(communicator *c UNUSED, float *data UNUSED, size_t count UNUSED,
+                              void *stream UNUSED)
+{
+    UNREACHABLE("this communicator cannot be opened");
+}
+
+static status nccl_device_end(communicator *c UNUSED, unsigned steps UNUSED)
 {
     UNREACHABLE("this communicator cannot be opened");
 }
@@ -281,6 +297,8 @@ const struct communicator_kind communicator_nccl = {
     .on_device = true,
     .open = nccl_open,
     .close = nccl_close,
+    .device_begin = nccl_device_begin,
     .device_sum = nccl_device_sum,
+    .device_end = nccl_device_end,
     .sent_bytes = ranks_ring_bytes,
 };

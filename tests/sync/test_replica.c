@@ -4,6 +4,7 @@
  * off.
  */
 #include "base/memory.h"
+#include "sync/pending.h"
 #include "sync/replica.h"
 #include "tests/sync/trainer_rig.h"
 
@@ -34,49 +35,88 @@ done:
     return result;
 }
 
-/* Compares update by update, with one evaluation. */
-static status compare_replicas(worker *w, replica *host, replica *device)
+/* The same updates one by one. Returns their number until one is not finite in *made. */
+static status make_singly(replica *r, struct replica_round *round)
 {
     status result = OK;
-    TRY(expect_same_views(host, device));
-    for (uint64_t batch = 0; batch < 20; batch++) {
-        float notes[2][COMMUNICATOR_NOTES] = {{1, 2, 3, 4}, {1, 2, 3, 4}};
-        struct step_stats stats[2];
-        struct evaluation e[2] = {{0}};
-        bool finite[2];
-        replica *const both[] = {host, device};
-        for (unsigned i = 0; i < 2; i++) {
-            TRY(replica_gradient(both[i], batch, &stats[i]));
-            TRY(replica_exchange(both[i], notes[i]));
-            TRY(replica_apply(both[i], 0.1 / (double)(batch + 1), &finite[i]));
-            if (batch == 10)
-                TRY(worker_evaluate(w, both[i]->parameters, &e[i]));
-        }
-        TRY(expect_same_views(host, device));
-        if (stats[0].loss != stats[1].loss || e[0].test_loss != e[1].test_loss ||
-            memcmp(notes[0], notes[1], sizeof notes[0]) != 0 || !finite[0] || !finite[1])
-            FAIL(ERROR_OTHER, "the replicas differ in update %llu", (unsigned long long)batch);
+    for (unsigned i = 0; i < round->count; i++) {
+        bool finite;
+        TRY(replica_gradient(r, round->first + i, &round->stats[i]));
+        TRY(replica_exchange(r, round->notes[i]));
+        TRY(replica_apply(r, round->lr[i], &finite));
+        if (!finite)
+            break;
+        round->made++;
     }
 done:
     return result;
 }
 
-/* A gradient that is not finite changes nothing in either replica. */
+/* Makes the same round on both replicas. */
+static status compare_round(replica *host, replica *device, struct replica_round *round)
+{
+    status result = OK;
+    struct replica_round other = *round;
+    TRY(make_singly(host, round));
+    TRY(replica_make_round(device, &other));
+    TRY(expect_same_views(host, device));
+    if (round->made != other.made)
+        FAIL(ERROR_OTHER, "%u updates, then a gradient that is not finite; and %u", round->made,
+             other.made);
+    for (unsigned i = 0; i < round->made; i++)
+        if (round->stats[i].loss != other.stats[i].loss ||
+            round->stats[i].correct != other.stats[i].correct ||
+            other.notes[i][NOTE_LOSS] != other.stats[i].loss || other.notes[i][NOTE_STOP] != 0)
+            FAIL(ERROR_OTHER, "the replicas differ in update %u of a round", i);
+done:
+    return result;
+}
+
+/* Compares rounds of 1 to 8 updates, with evaluations between them. */
+static status compare_replicas(worker *w, replica *host, replica *device)
+{
+    status result = OK;
+    uint64_t batch = 0;
+    TRY(expect_same_views(host, device));
+    for (unsigned count = 1; count <= DEVICE_STEPS_MOST; count++, batch += count) {
+        struct replica_round round = {.first = batch, .count = count};
+        struct evaluation e[2];
+        for (unsigned i = 0; i < count; i++)
+            round.lr[i] = 0.1 / (double)(batch + i + 1);
+        TRY(compare_round(host, device, &round));
+        TRY(worker_evaluate(w, host->parameters, &e[0]));
+        TRY(worker_evaluate(w, device->parameters, &e[1]));
+        if (round.made != count || e[0].test_loss != e[1].test_loss)
+            FAIL(ERROR_OTHER, "the replicas differ in round %u", count);
+    }
+done:
+    return result;
+}
+
+/* An infinite learning rate makes the next gradient infinite. Neither replica makes an update then,
+ * nor another one in the same round. */
 static status poison_replicas(worker *w, replica *host, replica *device)
 {
     status result = OK;
-    const float bad = NAN;
-    bool finite;
-    host->gradient[3] = bad;
-    TRY(worker_resident_write(w, device->gradient + 3, &bad, 1));
-    TRY(replica_apply(host, 0.1, &finite));
-    if (!finite)
-        TRY(replica_apply(device, 0.1, &finite));
-    if (finite)
-        FAIL(ERROR_OTHER, "a NaN was not detected");
-    TRY(expect_same_views(host, device));
+    struct replica_round round = {.count = 6, .lr = {0.1, 0.1, INFINITY, 0.1, 0.1, 0.1}};
+    struct replica_view before;
+    float *kept = NULL;
+    TRY(replica_view(host, &before));
+    const size_t states = before.optimizer_state_count;
+    TRY(memory_new(&kept, host->count + states, sizeof *kept, "a copy"));
+    memcpy(kept, before.parameters, host->count * sizeof *kept);
+    if (states > 0)
+        memcpy(kept + host->count, before.optimizer_state, states * sizeof *kept);
+    before.parameters = kept;
+    before.optimizer_state = states > 0 ? kept + host->count : NULL;
+    TRY(compare_round(host, device, &round));
+    if (round.made != 3)
+        FAIL(ERROR_OTHER, "%u updates before the gradient was infinite, not 3", round.made);
+    TRY(replica_set(host, &before, 0));
+    TRY(replica_set(device, &before, 0));
     TRY(compare_replicas(w, host, device));
 done:
+    memory_free(kept);
     return result;
 }
 

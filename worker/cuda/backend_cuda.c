@@ -5,6 +5,7 @@
 #include "base/memory.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- buffers ------------------------------------------------------------------------------------
@@ -42,8 +43,9 @@ static float *buffer_host(backend *b UNUSED, backend_buffer *buffer)
 
 static status buffer_upload(backend *b, backend_buffer *buffer)
 {
-    return cuda_queue_up((struct cuda *)b, cuda_write(buffer), buffer->host,
-                         buffer->count * sizeof(float));
+    struct cuda *c = (struct cuda *)b;
+    c->needs_host = true;
+    return cuda_queue_up(c, cuda_write(buffer), buffer->host, buffer->count * sizeof(float));
 }
 
 static status buffer_read(backend *b, backend_buffer *buffer, float *out)
@@ -180,10 +182,13 @@ static status begin(backend *b, const float *parameters, float *gradient, size_t
         c->parameters_at = parameters;
         c->gradient_at = gradient;
         c->host_gradient = NULL;
-        c->resident.summed = c->resident.summed && gradient == NULL;
     } else {
+        REQUIRE(!c->resident.updates);
         TRY(bring_up(c, parameters, gradient, count * sizeof(float)));
     }
+    REQUIRE(c->resident.updates || c->resident.queued == 0);
+    c->resident.loss = NULL;
+    c->needs_host = false;
     if (c->arithmetic == CUDA_BF16) {
         TRY(cuda_room_for(c, &c->parameters16, count * sizeof(uint16_t), "rounded parameters"));
         TRY(CUDA_LAUNCH(c, round, cuda_grid_over(count, 256), .to = c->parameters16.at,
@@ -197,18 +202,28 @@ static status finish(backend *b)
 {
     status result = OK;
     struct cuda *c = (struct cuda *)b;
-    TRY(cuda_resident_sum(c));
-    TRY(cuda_commands_finish(c));
+    const bool updates = c->resident.updates;
+    if (updates)
+        TRY(cuda_resident_finish(c));
+    TRY(cuda_commands_finish(c, updates && !c->needs_host));
+    c->resident.queued += updates;
+    c->resident.updates = false;
 done:
-    c->resident.summed = c->resident.summed && result == OK;
     return result;
 }
 
 static void abandon(backend *b)
 {
     struct cuda *c = (struct cuda *)b;
-    c->kept_is_up = false;
+    c->kept_is_up = c->resident.updates = false;
     cuda_commands_abandon(c);
+}
+
+static status clear(backend *b, float *gradient, size_t count)
+{
+    struct cuda *c = (struct cuda *)b;
+    const float *from = c->host_gradient != NULL ? c->host_gradient : c->gradient_at;
+    return cuda_queue_clear(c, (size_t)(gradient - from), count);
 }
 
 static void hold(backend *b)
@@ -241,8 +256,7 @@ static void close_cuda(backend *b)
         cuda_resident_close(c);
         cuda_room_close(c, &c->scratch);
         cuda_room_close(c, &c->staging.device);
-        if (c->staging.host != NULL)
-            c->kind->host_free(c->device, c->staging.host);
+        c->kind->host_free(c->device, c->staging.blocks);
         c->kind->close(&c->device);
     }
     memory_free(c);
@@ -284,6 +298,14 @@ static status check_cuda(const struct backend_options *o)
     return choose(o, &kind, &visible, &index, &p);
 }
 
+/* Steps that may be queued: fewer with GRADLAG_CUDA_STEPS=NUMBER in the environment. */
+static unsigned cuda_steps_ahead(void)
+{
+    const char *wanted = getenv("GRADLAG_CUDA_STEPS");
+    const long most = wanted != NULL ? strtol(wanted, NULL, 10) : 0;
+    return most > 0 && most < DEVICE_STEPS_MOST ? (unsigned)most : DEVICE_STEPS_MOST;
+}
+
 static status open_cuda(backend **out, const struct backend_options *o)
 {
     static const struct {
@@ -305,6 +327,7 @@ static status open_cuda(backend **out, const struct backend_options *o)
     TRY(cuda_commands_open(c));
     c->place.index = index;
     c->place.stream = c->kind->native_stream(c->device, CUDA_COMPUTE);
+    c->place.steps = cuda_steps_ahead();
     memcpy(c->place.pci, p.pci, sizeof c->place.pci);
     c->arithmetic = precisions[o->precision].arithmetic;
     c->keep_left = p.memory_bytes / KEPT_SHARE;
@@ -351,10 +374,11 @@ const struct backend_kind backend_cuda = {
     .gather = cuda_gather,
     .hold = hold,
     .forget = forget,
-    .clear = cuda_resident_clear,
+    .clear = clear,
     .place = cuda_place_of,
     .device_vectors_open = cuda_resident_open,
     .device_vectors_write = cuda_resident_write,
     .device_vectors_read = cuda_resident_read,
     .device_vectors_update = cuda_resident_update,
+    .device_vectors_results = cuda_resident_results,
 };

@@ -70,9 +70,9 @@ struct cuda_room {
 /* Small inputs that change in every step. One copy takes all of them to the device. */
 struct cuda_staging {
     uint32_t capacity, labels; /* samples; labels, several per sample in sequences */
-    uint8_t *host;             /* pinned */
-    struct cuda_room device;
-    bool queued; /* in this step */
+    uint8_t *blocks;           /* pinned; one for each step that may be queued */
+    struct cuda_room device;   /* one block */
+    bool queued;               /* in this step */
 };
 
 struct cuda_data {
@@ -84,11 +84,14 @@ struct cuda_data {
 /* Vectors that stay on the device from update to update (worker_reside). */
 struct cuda_resident {
     struct cuda_room parameters, gradient, state;
-    struct cuda_room parts; /* doubles: Σ gradient², then the parts of that sum */
-    double *squares;        /* pinned */
-    size_t count;           /* 0: no vector stays */
-    bool sums_wanted;       /* the end of a step computes *squares */
-    bool summed;            /* *squares belongs to the current gradient */
+    struct cuda_room result, parts; /* of the latest step; of the sum of its squares */
+    struct device_result *results;  /* pinned, [DEVICE_STEPS_MOST] */
+    size_t count, extra;            /* 0: no vector stays */
+    unsigned queued;                /* steps whose results are not taken */
+    bool updates;                   /* this step ends with `update`, or the next one does */
+    struct device_update update;
+    const struct cuda_loss *loss; /* of this step, on the device; NULL: none */
+    double targets;
 };
 
 struct cuda_commands;
@@ -109,6 +112,7 @@ struct cuda {
     const float *parameters_at; /* the copied parameters or the resident ones */
     float *gradient_at;         /* NULL: no backward */
     float *host_gradient;       /* NULL: no backward, or the gradient stays on the device */
+    bool needs_host;            /* it uses host memory that the next step may change */
     struct cuda_commands *commands;
     struct cuda_room scratch; /* of one operation at a time */
     size_t keep_left;         /* bytes that convolutions may still keep from forward to backward */
@@ -139,8 +143,10 @@ void cuda_commands_close(struct cuda *c);
 void cuda_commands_begin(struct cuda *c);
 /* Runs the commands queued so far and waits for them; the step continues. */
 status cuda_commands_interrupt(struct cuda *c) MUST_CHECK;
-/* Adds the copies of the gradient, runs all commands and waits for them. */
-status cuda_commands_finish(struct cuda *c) MUST_CHECK;
+/* Adds the copies or sums of the gradient and runs all commands. Waits for them unless `queued`. */
+status cuda_commands_finish(struct cuda *c, bool queued) MUST_CHECK;
+/* Waits for all steps; then their memory is free. */
+status cuda_commands_wait(struct cuda *c) MUST_CHECK;
 /* Drops queued commands and waits for running ones. */
 void cuda_commands_abandon(struct cuda *c);
 /* Frees memory that queued commands may still use, after the step has ended. */
@@ -162,6 +168,10 @@ status cuda_deliver(struct cuda *c, void *to, const void *from, size_t bytes) MU
 /* Converts the loss after the step. */
 status cuda_deliver_loss(struct cuda *c, struct op_loss *to,
                          const struct cuda_loss *from) MUST_CHECK;
+/* Zeros part of the gradient. */
+status cuda_queue_clear(struct cuda *c, size_t offset, size_t count) MUST_CHECK;
+/* CUDA_COMPUTE waits for the commands on CUDA_COPY. */
+status cuda_queue_wait(struct cuda *c) MUST_CHECK;
 /* The last queued command wrote this part of the gradient. A later command may add to it. */
 status cuda_gradient_written(struct cuda *c, size_t offset, size_t count) MUST_CHECK;
 
@@ -241,7 +251,9 @@ status cuda_stage_labels(struct cuda *c, const uint32_t *labels, uint32_t count,
                          const uint32_t **device_labels, const uint32_t **device_valid) MUST_CHECK;
 /* Queues the copy of the staged block, unless it is queued already. */
 status cuda_stage(struct cuda *c) MUST_CHECK;
-enum { CUDA_STAGED_INDICES = 16 };           /* their offset in the staged block */
+enum { CUDA_STAGED_INDICES = 64 }; /* their offset in the staged block */
+/* The first part of this step's block, in host memory. */
+struct cuda_step *cuda_staged_step(struct cuda *c);
 size_t cuda_staged_crops(uint32_t capacity); /* likewise */
 status cuda_data_open(backend *b, const struct dataset *d) MUST_CHECK;
 void cuda_data_close(struct cuda *c);
@@ -252,8 +264,10 @@ status cuda_gather(backend *b, backend_buffer *images, enum dataset_split split,
 /* ---- resident vectors (backend_cuda_device_vectors.c); contracts in backend.h -------------------
  */
 
-/* Called at the end of a step, before the step runs. */
-status cuda_resident_sum(struct cuda *c) MUST_CHECK;
+/* Called when the loss of a step that updates is queued. `targets`: the loss is a mean of them. */
+status cuda_resident_loss(struct cuda *c, const struct cuda_loss *loss, double targets) MUST_CHECK;
+/* Called at the end of such a step, before it runs: queues the update. */
+status cuda_resident_finish(struct cuda *c) MUST_CHECK;
 const struct device_place *cuda_place_of(const backend *b);
 status cuda_resident_open(backend *b, size_t count, size_t extra, unsigned states,
                           struct device_vectors *out) MUST_CHECK;
@@ -261,9 +275,8 @@ void cuda_resident_close(struct cuda *c);
 status cuda_resident_write(backend *b, float *to_device, const float *from,
                            size_t count) MUST_CHECK;
 status cuda_resident_read(backend *b, float *to, const float *from_device, size_t count) MUST_CHECK;
-status cuda_resident_clear(backend *b, float *gradient, size_t count) MUST_CHECK;
-status cuda_resident_update(backend *b, const struct device_update *u,
-                            struct optimizer_pass *pass) MUST_CHECK;
+status cuda_resident_update(backend *b, const struct device_update *u) MUST_CHECK;
+status cuda_resident_results(backend *b, struct device_result *out, unsigned count) MUST_CHECK;
 
 /* ---- operations ---------------------------------------------------------------------------------
  * Contract: op_open of backend.h. */

@@ -1,13 +1,14 @@
 /* backend_cuda_commands.c — the commands of a step. Operations append commands to a list.
- * cuda_commands_finish inserts the copies of the gradient and runs the list. If the list equals an
- * earlier one, it is captured as a CUDA graph and afterwards launched as one, so that the GPU does
- * not wait for the host between kernels. A worker alternates between a few lists (training,
+ * cuda_commands_finish inserts the copies or sums of the gradient and runs the list. If it equals
+ * an earlier one, it is captured as a CUDA graph and afterwards launched as one, so that the GPU
+ * does not wait for the host between kernels. A worker alternates between a few lists (training,
  * evaluation, another slot for the gradient); all of them are kept. */
 #include "worker/cuda/backend_cuda_commands.h"
 
 #include "base/log.h"
 #include "base/memory.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- writing ------------------------------------------------------------------------------------
@@ -64,6 +65,20 @@ status cuda_command_add_copy_to_host(struct command_list *l, void *to, const voi
     struct command *k;
     TRY(cuda_command_add(l, COMMAND_WAIT, CUDA_COPY, &k));
     TRY(add_copy(l, COMMAND_DOWN, CUDA_COPY, to, from, bytes));
+done:
+    return result;
+}
+
+status cuda_command_add_sum(struct command_list *l, const struct device_sum *by, float *data,
+                            size_t count)
+{
+    status result = OK;
+    struct command *k;
+    TRY(cuda_command_add(l, COMMAND_WAIT, CUDA_COPY, &k));
+    TRY(cuda_command_add(l, COMMAND_SUM, CUDA_COPY, &k));
+    k->sum.by = by;
+    k->sum.data = data;
+    k->sum.count = count;
 done:
     return result;
 }
@@ -135,10 +150,27 @@ status cuda_queue_down(struct cuda *c, void *to, const void *from, size_t bytes)
     return cuda_command_add_copy_to_host(&c->commands->list, to, from, bytes);
 }
 
+status cuda_queue_clear(struct cuda *c, size_t offset, size_t count)
+{
+    status result = OK;
+    TRY(add_copy(&c->commands->list, COMMAND_CLEAR, CUDA_COMPUTE, cuda_gradient(c, offset), NULL,
+                 count * sizeof(float)));
+    TRY(cuda_gradient_written(c, offset, count));
+done:
+    return result;
+}
+
+status cuda_queue_wait(struct cuda *c)
+{
+    struct command *k;
+    return cuda_command_add(&c->commands->list, COMMAND_WAIT, CUDA_COMPUTE, &k);
+}
+
 status cuda_deliver(struct cuda *c, void *to, const void *from, size_t bytes)
 {
     status result = OK;
     struct cuda_commands *m = c->commands;
+    c->needs_host = true;
     TRY(cuda_grow(&m->deliveries, m->delivery_count, &m->delivery_capacity, sizeof *m->deliveries));
     m->deliveries[m->delivery_count++] = (struct delivery){to, from, bytes};
 done:
@@ -176,6 +208,11 @@ static status run_one(struct cuda *c, const struct command *k)
         return on->copy_up(d, k->stream, k->copy.to, k->copy.from, k->copy.bytes);
     case COMMAND_DOWN:
         return on->copy_down(d, k->stream, k->copy.to, k->copy.from, k->copy.bytes);
+    case COMMAND_CLEAR:
+        return on->clear(d, k->stream, k->copy.to, k->copy.bytes);
+    case COMMAND_SUM:
+        return k->sum.by->queue(k->sum.by->context, k->sum.data, k->sum.count,
+                                on->native_stream(d, k->stream));
     case COMMAND_WAIT:
         return on->wait(d, k->stream, k->stream == CUDA_COPY ? CUDA_COMPUTE : CUDA_COPY);
     }
@@ -253,6 +290,16 @@ static void warn_once(struct cuda_commands *m, const char *why)
     }
 }
 
+static bool may_capture(const struct cuda_commands *m, const struct command_list *l)
+{
+    if (m->graphs != GRAPHS_WITHOUT_SUMS)
+        return m->graphs == GRAPHS_ALL;
+    for (size_t i = 0; i < l->count; ++i)
+        if (l->at[i].kind == COMMAND_SUM)
+            return false;
+    return true;
+}
+
 static status capture(struct cuda *c, struct command_plan *p)
 {
     status result = OK, ended;
@@ -282,11 +329,11 @@ static status run_step(struct cuda *c)
     } else {
         m->new_lists = 0;
     }
-    if (known && p->graph == NULL && !m->no_graphs) {
+    if (known && p->graph == NULL && may_capture(m, l)) {
         if (capture(c, p) == OK) {
             m->statistics.captured++;
         } else {
-            m->no_graphs = true;
+            m->graphs = GRAPHS_NONE;
             warn_once(m, error_message());
         }
     }
@@ -360,7 +407,17 @@ done:
     return result;
 }
 
-status cuda_commands_finish(struct cuda *c)
+status cuda_commands_wait(struct cuda *c)
+{
+    status result = OK;
+    TRY(c->kind->synchronize(c->device));
+    deliver_all(c->commands);
+    free_retired(c);
+done:
+    return result;
+}
+
+status cuda_commands_finish(struct cuda *c, bool queued)
 {
     status result = OK;
     struct cuda_commands *m = c->commands;
@@ -377,10 +434,10 @@ status cuda_commands_finish(struct cuda *c)
     } else {
         TRY(run_step(c));
     }
-    phase(c, "gradlag: wait for the GPU");
-    TRY(c->kind->synchronize(c->device));
-    deliver_all(m);
-    free_retired(c);
+    if (!queued) {
+        phase(c, "gradlag: wait for the GPU");
+        TRY(cuda_commands_wait(c));
+    }
 done:
     phase(c, NULL);
     m->list.count = 0;
@@ -391,6 +448,7 @@ void cuda_commands_abandon(struct cuda *c)
 {
     const struct error kept = error_save(); /* the reason why the step is abandoned */
     cuda_commands_begin(c);
+    c->resident.queued = 0;
     phase(c, NULL);
     status waited = c->kind->synchronize(c->device);
     (void)waited; /* the next step reports a fault again */
@@ -406,9 +464,19 @@ void cuda_command_statistics(const struct cuda *c, struct cuda_command_statistic
  * -------------------------------------------------------------------------------------
  */
 
+/* GRADLAG_CUDA_GRAPHS in the environment: none; all: also steps with sums over ranks, which NCCL
+ * allows. */
 status cuda_commands_open(struct cuda *c)
 {
-    return memory_new(&c->commands, 1, sizeof *c->commands, "the cuda backend");
+    status result = OK;
+    const char *wanted = getenv("GRADLAG_CUDA_GRAPHS");
+    TRY(memory_new(&c->commands, 1, sizeof *c->commands, "the cuda backend"));
+    c->commands->graphs = wanted == NULL                ? GRAPHS_WITHOUT_SUMS
+                          : strcmp(wanted, "none") == 0 ? GRAPHS_NONE
+                          : strcmp(wanted, "all") == 0  ? GRAPHS_ALL
+                                                        : GRAPHS_WITHOUT_SUMS;
+done:
+    return result;
 }
 
 void cuda_commands_close(struct cuda *c)

@@ -8,12 +8,20 @@
 #include "worker/cuda/backend_cuda.h"
 
 enum {
-    PLANS = 12,         /* lists that are kept */
-    NEW_LISTS = 16,     /* consecutive new lists before the log warns that graphs do not help */
+    PLANS = 24,         /* lists that are kept */
+    NEW_LISTS = 32,     /* consecutive new lists before the log warns that graphs do not help */
     BUCKET = 256 << 10, /* elements of the gradient in one copy: 1 MiB */
 };
 
-enum command_kind { COMMAND_LAUNCH, COMMAND_PRODUCT, COMMAND_UP, COMMAND_DOWN, COMMAND_WAIT };
+enum command_kind {
+    COMMAND_LAUNCH,
+    COMMAND_PRODUCT,
+    COMMAND_UP,
+    COMMAND_DOWN,
+    COMMAND_CLEAR,
+    COMMAND_SUM, /* over ranks, on CUDA_COPY */
+    COMMAND_WAIT
+};
 
 struct command {
     enum command_kind kind;
@@ -30,9 +38,14 @@ struct command {
         } product;
         struct {
             void *to;
-            const void *from;
+            const void *from; /* NULL: zero bytes */
             size_t bytes;
         } copy;
+        struct {
+            const struct device_sum *by;
+            float *data;
+            size_t count;
+        } sum;
     };
 };
 
@@ -77,13 +90,14 @@ struct cuda_commands {
     size_t delivery_count, delivery_capacity;
     struct retired *retired;
     size_t retired_count, retired_capacity;
-    bool interrupted,
-        copies_to_host; /* of this step: a part has run already; CUDA_COPY has commands */
+    bool interrupted; /* of this step: a part has run already; CUDA_COPY has commands */
+    bool copies_to_host;
     bool in_phase;
     struct command_plan plans[PLANS];
     uint64_t clock;
     unsigned new_lists;
-    bool warned, no_graphs;
+    bool warned;
+    enum { GRAPHS_NONE, GRAPHS_WITHOUT_SUMS, GRAPHS_ALL } graphs;
     struct cuda_command_statistics statistics;
     bool hold;
     struct pinned *pinned; /* two or more for each worker that this process computes for */
@@ -107,8 +121,11 @@ status cuda_command_add(struct command_list *l, enum command_kind kind, enum cud
  * following ones. */
 status cuda_command_add_copy_to_host(struct command_list *l, void *to, const void *from,
                                      size_t bytes) MUST_CHECK;
+/* Appends a sum over ranks, in the same way. */
+status cuda_command_add_sum(struct command_list *l, const struct device_sum *by, float *data,
+                            size_t count) MUST_CHECK;
 void cuda_plan_forget(struct cuda *c, struct command_plan *p);
-/* Writes the list of the step with the copies of the gradient to with_copies. */
+/* Writes the list of the step with the copies or sums of the gradient to with_copies. */
 status cuda_add_gradient_copies(struct cuda *c) MUST_CHECK;
 
 #endif

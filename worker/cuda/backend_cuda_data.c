@@ -1,9 +1,10 @@
 /*
  * backend_cuda_data.c — the dataset on the device, and the inputs that change in every step:
- * labels, indices, crops and the number of valid samples. These are in one block of pinned memory.
- * The first command that needs a part of it copies the whole block to the device:
+ * labels, indices, crops, the number of valid samples and the rates of the update. These are in one
+ * block of pinned memory for each step that may be queued. The first command that needs a part of
+ * it copies the whole block to the device:
  *
- *   valid, 3 unused | indices[capacity] | crops[capacity] | labels[labels]
+ *   struct cuda_step, unused | indices[capacity] | crops[capacity] | labels[labels]
  */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
@@ -25,37 +26,51 @@ static size_t staged_bytes(const struct cuda_staging *s)
     return staged_labels(s->capacity) + (size_t)s->labels * sizeof(uint32_t);
 }
 
-static void copy_staged(const struct cuda_staging *from, const struct cuda_staging *to)
+/* This step's block. The copies of earlier steps may not have run yet. */
+static uint8_t *block_of(const struct cuda *c, const struct cuda_staging *s)
 {
-    uint32_t had = from->capacity, has = to->capacity;
-    memcpy(to->host, from->host, cuda_staged_crops(had)); /* also what is before the indices */
-    memcpy(to->host + cuda_staged_crops(has), from->host + cuda_staged_crops(had),
-           had * sizeof(struct crop));
-    memcpy(to->host + staged_labels(has), from->host + staged_labels(had),
-           from->labels * sizeof(uint32_t));
+    REQUIRE(c->resident.queued < DEVICE_STEPS_MOST);
+    return s->blocks + c->resident.queued * staged_bytes(s);
 }
 
-/* Grows the block to these numbers of samples and labels and keeps its contents. */
+static void copy_staged(const struct cuda *c, const struct cuda_staging *grown)
+{
+    const uint32_t had = c->staging.capacity, has = grown->capacity;
+    const uint8_t *from = block_of(c, &c->staging);
+    uint8_t *to = block_of(c, grown);
+    memcpy(to, from, cuda_staged_crops(had)); /* also what is before the indices */
+    memcpy(to + cuda_staged_crops(has), from + cuda_staged_crops(had), had * sizeof(struct crop));
+    memcpy(to + staged_labels(has), from + staged_labels(had),
+           c->staging.labels * sizeof(uint32_t));
+}
+
+/* Grows the blocks to these numbers of samples and labels and keeps this step's contents. */
 static status staging_for(struct cuda *c, uint32_t samples, uint32_t labels)
 {
     status result = OK;
     struct cuda_staging *s = &c->staging, grown = {.capacity = s->capacity, .labels = s->labels};
-    if (s->capacity >= samples && s->labels >= labels)
+    if (s->blocks != NULL && s->capacity >= samples && s->labels >= labels)
         goto done;
     if (samples > grown.capacity)
         grown.capacity = (samples + 63) / 64 * 64;
     if (labels > grown.labels)
         grown.labels = (labels + 63) / 64 * 64;
     TRY(cuda_room_for(c, &s->device, staged_bytes(&grown), "a batch's labels"));
-    TRY_CUDA(c, host_new, &grown.host, staged_bytes(&grown), "a batch's labels");
-    memset(grown.host, 0, staged_bytes(&grown));
-    if (s->host != NULL)
-        copy_staged(s, &grown);
-    cuda_commands_retire(c, NULL, s->host);
+    const size_t bytes = DEVICE_STEPS_MOST * staged_bytes(&grown);
+    TRY_CUDA(c, host_new, &grown.blocks, bytes, "a batch's labels");
+    memset(grown.blocks, 0, bytes);
+    if (s->blocks != NULL)
+        copy_staged(c, &grown);
+    cuda_commands_retire(c, NULL, s->blocks);
     grown.device = s->device;
     *s = grown;
 done:
     return result;
+}
+
+struct cuda_step *cuda_staged_step(struct cuda *c)
+{
+    return (struct cuda_step *)block_of(c, &c->staging);
 }
 
 status cuda_stage(struct cuda *c)
@@ -63,7 +78,8 @@ status cuda_stage(struct cuda *c)
     status result = OK;
     struct cuda_staging *s = &c->staging;
     if (!s->queued) {
-        TRY(cuda_queue_up(c, s->device.at, s->host, staged_bytes(s)));
+        TRY(staging_for(c, 0, 0));
+        TRY(cuda_queue_up(c, s->device.at, block_of(c, s), staged_bytes(s)));
         s->queued = true;
     }
 done:
@@ -76,12 +92,12 @@ status cuda_stage_labels(struct cuda *c, const uint32_t *labels, uint32_t count,
     status result = OK;
     struct cuda_staging *s = &c->staging;
     TRY(staging_for(c, 0, count));
-    memcpy(s->host, &valid, sizeof valid);
-    memcpy(s->host + staged_labels(s->capacity), labels, count * sizeof *labels);
+    cuda_staged_step(c)->valid = valid;
+    memcpy(block_of(c, s) + staged_labels(s->capacity), labels, count * sizeof *labels);
     TRY(cuda_stage(
         c)); /* correct even if the copy is queued already, because no copy has run yet */
     const uint8_t *device = s->device.at;
-    *device_valid = (const uint32_t *)device;
+    *device_valid = &((const struct cuda_step *)s->device.at)->valid;
     *device_labels = (const uint32_t *)(device + staged_labels(s->capacity));
 done:
     return result;
@@ -147,7 +163,7 @@ status cuda_gather(backend *b, backend_buffer *images, enum dataset_split split,
     REQUIRE(images->count == images->batch * dataset_image_size(d));
     REQUIRE(crops == NULL || !d->tokens);
     TRY(staging_for(c, images->batch, 0));
-    uint8_t *host = c->staging.host;
+    uint8_t *host = block_of(c, &c->staging);
     uint32_t *staged = (uint32_t *)(host + CUDA_STAGED_INDICES);
     for (uint32_t i = 0; i < images->batch; ++i)
         staged[i] = i < n ? dataset_place(d, split, indices, first, i) : 0;

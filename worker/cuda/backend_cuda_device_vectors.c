@@ -1,8 +1,8 @@
 /* backend_cuda_device_vectors.c — parameters, gradient and optimizer state that stay on the device,
- * and their update. All work is queued on CUDA_COMPUTE, between two steps. */
+ * and their update, which is part of the step. Several steps may be queued. Each has its own block
+ * of inputs and its own place for its result, in pinned memory, and so its own CUDA graph. */
 #include "worker/cuda/backend_cuda.h"
 
-#include <math.h>
 #include <string.h>
 
 const struct device_place *cuda_place_of(const backend *b)
@@ -33,12 +33,16 @@ status cuda_resident_open(backend *b, size_t count, size_t extra, unsigned state
         TRY(open_zeroed(c, &r->state, states * count * one, "the optimizer's state"));
         out->state = r->state.at;
     }
-    TRY(cuda_room_for(c, &r->parts, (parts + 1) * sizeof(double), "the gradient's norm"));
-    if (r->squares == NULL)
-        TRY_CUDA(c, host_new, &r->squares, sizeof *r->squares, "the gradient's norm");
+    TRY(cuda_room_for(c, &r->parts, parts * sizeof(double), "the gradient's norm"));
+    TRY(cuda_room_for(c, &r->result, sizeof *r->results, "a step's result"));
+    if (r->results == NULL)
+        TRY_CUDA(c, host_new, &r->results, DEVICE_STEPS_MOST * sizeof *r->results,
+                 "the steps' results");
     TRY(c->kind->synchronize(c->device));
-    r->summed = false;
+    r->queued = 0;
+    r->updates = false;
     r->count = count;
+    r->extra = extra;
     out->parameters = r->parameters.at;
     out->gradient = r->gradient.at;
 done:
@@ -52,15 +56,14 @@ void cuda_resident_close(struct cuda *c)
     cuda_room_close(c, &r->gradient);
     cuda_room_close(c, &r->state);
     cuda_room_close(c, &r->parts);
-    if (r->squares != NULL)
-        c->kind->host_free(c->device, r->squares);
+    cuda_room_close(c, &r->result);
+    c->kind->host_free(c->device, r->results);
 }
 
 status cuda_resident_write(backend *b, float *to_device, const float *from, size_t count)
 {
     status result = OK;
     struct cuda *c = (struct cuda *)b;
-    c->resident.summed = false; /* the vector may be the gradient */
     TRY_CUDA(c, copy_up, CUDA_COMPUTE, to_device, from, count * sizeof *from);
     TRY(c->kind->synchronize(c->device));
 done:
@@ -77,93 +80,104 @@ done:
     return result;
 }
 
-status cuda_resident_clear(backend *b, float *gradient, size_t count)
+/* ---- the update ---------------------------------------------------------------------------------
+ * Kernels sum the squares of the whole gradient. One thread judges loss and sum, and the kernel
+ * that writes the parameters reads its verdict. If it refuses an update, it refuses those of all
+ * queued steps, so that the parameters stay as the host finds them. */
+
+status cuda_resident_update(backend *b, const struct device_update *u)
 {
     struct cuda *c = (struct cuda *)b;
-    if (c->host_gradient == NULL) {
-        c->resident.summed = false;
-        return c->kind->clear(c->device, CUDA_COMPUTE, gradient, count * sizeof *gradient);
-    }
-    memset(gradient, 0, count * sizeof *gradient);
+    struct cuda_resident *r = &c->resident;
+    REQUIRE(r->count > 0 && u->rule.form != OPTIMIZER_HOST_ONLY);
+    REQUIRE(r->queued < c->place.steps && (u->sum == NULL || r->extra >= DEVICE_NOTES));
+    r->update = *u;
+    r->updates = true;
     return OK;
 }
 
-/* ---- the update ---------------------------------------------------------------------------------
- * Kernels sum the squares of the whole gradient; the kernel that writes reads this sum on the
- * device. So the device waits for the host once, at the end of the update, or not at all if the
- * step has computed the sum already. */
-
-struct device_vectors_sums {
-    struct squares_call parts;
-    struct squares_total_call total;
-    struct cuda_grid each, one;
-};
-
-static struct device_vectors_sums sums_of(const struct cuda_resident *r)
+static const struct cuda_step *step_on_device(const struct cuda *c)
 {
-    const uint32_t blocks = (uint32_t)((r->count + CUDA_SQUARES_CHUNK - 1) / CUDA_SQUARES_CHUNK);
-    double *total = r->parts.at, *parts = total + 1;
-    return (struct device_vectors_sums){
-        .parts = {.x = r->gradient.at, .parts = parts, .count = r->count},
-        .total = {.parts = parts, .total = total, .count = blocks},
-        .each = {blocks, 1, 1, CUDA_SQUARES_THREADS},
-        .one = {1, 1, 1, CUDA_SQUARES_THREADS}};
+    return c->staging.device.at;
 }
 
-status cuda_resident_sum(struct cuda *c)
+status cuda_resident_loss(struct cuda *c, const struct cuda_loss *loss, double targets)
 {
     status result = OK;
     struct cuda_resident *r = &c->resident;
-    if (r->sums_wanted && c->gradient_at != NULL && c->gradient_at == r->gradient.at) {
-        const struct device_vectors_sums s = sums_of(r);
-        TRY(cuda_queue_launch(c, CUDA_squares, s.each, &s.parts, sizeof s.parts));
-        TRY(cuda_queue_launch(c, CUDA_squares_total, s.one, &s.total, sizeof s.total));
-        TRY(cuda_queue_down(c, r->squares, s.total.total, sizeof *r->squares));
-        r->summed = true;
+    r->loss = loss;
+    r->targets = targets;
+    if (r->update.sum != NULL) {
+        const struct cuda_grid notes = {1, 1, 1, DEVICE_NOTES};
+        TRY(cuda_stage(c));
+        TRY(CUDA_LAUNCH(c, step_notes, notes, .step = step_on_device(c), .loss = loss,
+                        .notes = cuda_gradient(c, c->count)));
     }
 done:
     return result;
 }
 
-static status look_at_gradient(struct cuda *c, const struct device_vectors_sums *s)
+/* The copy of the block is queued, but no command has run yet. */
+static void stage_update(struct cuda *c)
+{
+    const struct cuda_resident *r = &c->resident;
+    const struct device_update *u = &r->update;
+    const struct optimizer_rates rates = optimizer_rule_rates(&u->rule, u->scale, u->lr);
+    struct cuda_step *step = cuda_staged_step(c);
+    step->first = r->queued == 0;
+    step->targets = r->targets;
+    step->damping = u->scale;
+    step->scale = rates.scale;
+    step->lr = rates.lr;
+    step->momentum = rates.momentum;
+    step->weight_decay = rates.weight_decay;
+    memcpy(step->notes, u->notes, sizeof step->notes);
+}
+
+static status queue_verdict(struct cuda *c)
 {
     status result = OK;
-    TRY_CUDA(c, launch, CUDA_COMPUTE, CUDA_squares, s->each, &s->parts);
-    TRY_CUDA(c, launch, CUDA_COMPUTE, CUDA_squares_total, s->one, &s->total);
-    TRY_CUDA(c, copy_down, CUDA_COMPUTE, c->resident.squares, s->total.total, sizeof(double));
+    const struct cuda_resident *r = &c->resident;
+    const bool sums = r->update.sum != NULL;
+    const uint32_t blocks = (uint32_t)((r->count + CUDA_SQUARES_CHUNK - 1) / CUDA_SQUARES_CHUNK);
+    struct cuda_grid each = {blocks, 1, 1, CUDA_SQUARES_THREADS},
+                     one = {1, 1, 1, CUDA_SQUARES_THREADS};
+    if (sums) /* they are queued before this command */
+        TRY(cuda_queue_wait(c));
+    TRY(CUDA_LAUNCH(c, squares, each, .x = r->gradient.at, .parts = r->parts.at,
+                    .count = r->count));
+    TRY(CUDA_LAUNCH(c, step_verdict, one, .step = step_on_device(c), .parts = r->parts.at,
+                    .loss = r->loss, .notes = sums ? cuda_gradient(c, c->count) : NULL,
+                    .result = r->result.at, .count = blocks));
 done:
     return result;
 }
 
-status cuda_resident_update(backend *b, const struct device_update *u, struct optimizer_pass *pass)
+status cuda_resident_finish(struct cuda *c)
+{
+    status result = OK;
+    struct cuda_resident *r = &c->resident;
+    REQUIRE(c->gradient_at == r->gradient.at && c->count == r->count);
+    TRY(cuda_stage(c));
+    stage_update(c);
+    TRY(queue_verdict(c));
+    TRY(CUDA_LAUNCH(c, update, cuda_grid_over((r->count + 3) / 4, 256), .step = step_on_device(c),
+                    .result = r->result.at, .parameters = r->parameters.at, .state = r->state.at,
+                    .gradient = r->gradient.at, .count = r->count, .form = r->update.rule.form));
+    TRY(cuda_queue_down(c, &r->results[r->queued], r->result.at, sizeof *r->results));
+done:
+    return result;
+}
+
+status cuda_resident_results(backend *b, struct device_result *out, unsigned count)
 {
     status result = OK;
     struct cuda *c = (struct cuda *)b;
     struct cuda_resident *r = &c->resident;
-    const struct device_vectors_sums sums = sums_of(r);
-    const struct optimizer_rates rates = optimizer_rule_rates(&u->rule, u->scale, u->lr);
-    const struct update_call update = {.parameters = r->parameters.at,
-                                       .state = r->state.at,
-                                       .gradient = r->gradient.at,
-                                       .squares = sums.total.total,
-                                       .damping = u->scale,
-                                       .count = r->count,
-                                       .scale = rates.scale,
-                                       .lr = rates.lr,
-                                       .momentum = rates.momentum,
-                                       .weight_decay = rates.weight_decay,
-                                       .form = u->rule.form};
-    const bool summed = r->summed && u->as_computed;
-    REQUIRE(r->count > 0 && u->rule.form != OPTIMIZER_HOST_ONLY);
-    if (!summed)
-        TRY(look_at_gradient(c, &sums));
-    TRY_CUDA(c, launch, CUDA_COMPUTE, CUDA_update, cuda_grid_over((r->count + 3) / 4, 256),
-             &update);
-    if (!summed)
-        TRY(c->kind->synchronize(c->device));
-    r->sums_wanted = u->as_computed;
-    *pass = (struct optimizer_pass){.finite = optimizer_takes(*r->squares, u->scale),
-                                    .gradient_norm = sqrt(*r->squares)};
+    REQUIRE(count == r->queued);
+    r->queued = 0;
+    TRY(cuda_commands_wait(c));
+    memcpy(out, r->results, count * sizeof *out);
 done:
     return result;
 }

@@ -1,6 +1,6 @@
-/* backend_cuda_gradient.c — copies the gradient to the host, in buckets. Backward writes the
- * gradient roughly from the end of the flat vector to its beginning. A bucket is copied as soon as
- * all of it is final, while backward continues. */
+/* backend_cuda_gradient.c — copies the gradient to the host, or sums it over ranks, in buckets.
+ * Backward writes the gradient roughly from the end of the flat vector to its beginning. A bucket
+ * is copied or summed as soon as all of it is final, while backward continues. */
 #include "worker/cuda/backend_cuda_commands.h"
 
 #include <string.h>
@@ -56,50 +56,79 @@ done:
     return result;
 }
 
-/* Returns the end of the bucket that begins with parts[*next]. It is final after command *ready. */
-static size_t take_bucket(const struct cuda_commands *m, size_t high, size_t *next, size_t *ready)
+/* What happens to the gradient, from its end to its beginning. */
+struct outgoing {
+    const struct device_sum *sum; /* NULL: copies to `to` */
+    float *to;
+    size_t bucket, high, low; /* the next bucket is [low, high) */
+    size_t next, ready;       /* parts in buckets so far; the command after which it is final */
+};
+
+static void take_bucket(const struct cuda_commands *m, struct outgoing *o)
 {
-    size_t low = high;
-    while (*next < m->part_count && high - low < BUCKET) {
-        const struct part *p = &m->parts[(*next)++];
-        low = p->offset;
-        *ready = p->command > *ready ? p->command : *ready;
+    o->low = o->high;
+    while (o->next < m->part_count && o->high - o->low < o->bucket) {
+        const struct part *p = &m->parts[o->next++];
+        o->low = p->offset;
+        o->ready = p->command > o->ready ? p->command : o->ready;
     }
-    return *next == m->part_count ? 0 : low;
+    if (o->next == m->part_count)
+        o->low = 0;
 }
 
-/* Copies m->list to m->with_copies and inserts the copies. The last command waits for the copy
- * stream. `ready` is at most the last command, so every bucket is inserted. */
+/* The notes behind the gradient are final before any part of it. */
+static status begin_outgoing(struct cuda *c, struct outgoing *o)
+{
+    status result = OK;
+    struct cuda_commands *m = c->commands;
+    *o = (struct outgoing){.sum = c->resident.updates ? c->resident.update.sum : NULL};
+    if (m->part_count == 0 || (o->sum == NULL && c->host_gradient == NULL))
+        goto done;
+    m->copies_to_host = true;
+    o->bucket = o->sum != NULL ? o->sum->bucket : BUCKET;
+    o->high = c->count + (o->sum != NULL ? DEVICE_NOTES : 0);
+    if (o->sum == NULL)
+        TRY(gradient_target(c, &o->to));
+    take_bucket(m, o);
+done:
+    return result;
+}
+
+static status add_outgoing(struct cuda *c, const struct outgoing *o)
+{
+    struct command_list *l = &c->commands->with_copies;
+    float *from = cuda_gradient(c, o->low);
+    const size_t count = o->high - o->low;
+    return o->sum != NULL
+               ? cuda_command_add_sum(l, o->sum, from, count)
+               : cuda_command_add_copy_to_host(l, o->to + o->low, from, count * sizeof(float));
+}
+
+/* Copies m->list to m->with_copies and inserts the copies or sums. The last command waits for the
+ * copy stream. `ready` is at most the last command, so every bucket is inserted. */
 status cuda_add_gradient_copies(struct cuda *c)
 {
     status result = OK;
     struct cuda_commands *m = c->commands;
     struct command_list *l = &m->with_copies;
-    float *to = NULL;
-    size_t next = 0, ready = 0, high = c->count, low = high;
+    struct command *k;
+    struct outgoing o;
     l->count = 0;
-    if (m->part_count > 0 && c->host_gradient != NULL) {
-        TRY(gradient_target(c, &to));
-        m->copies_to_host = true;
-        low = take_bucket(m, high, &next, &ready);
-    }
+    TRY(begin_outgoing(c, &o));
     for (size_t i = 0; i < m->list.count; ++i) {
-        struct command *k;
         TRY(cuda_command_add(l, COMMAND_LAUNCH, CUDA_COMPUTE, &k));
         memcpy(k, &m->list.at[i],
                sizeof *k); /* with padding, because lists are compared byte by byte */
-        while (low < high && ready <= i) {
-            TRY(cuda_command_add_copy_to_host(l, to + low, cuda_gradient(c, low),
-                                              (high - low) * sizeof(float)));
-            high = low;
-            low = next < m->part_count ? take_bucket(m, high, &next, &ready) : high;
+        while (o.low < o.high && o.ready <= i) {
+            TRY(add_outgoing(c, &o));
+            o.high = o.low;
+            if (o.high > 0)
+                take_bucket(m, &o);
         }
     }
-    REQUIRE(low == high);
-    if (m->copies_to_host) {
-        struct command *k;
+    REQUIRE(o.low == o.high);
+    if (m->copies_to_host)
         TRY(cuda_command_add(l, COMMAND_WAIT, CUDA_COMPUTE, &k));
-    }
 done:
     return result;
 }

@@ -38,6 +38,7 @@ static status exchange(struct cuda *c, struct cuda_norm *n, const struct op_call
     if (given) {
         memcpy(n->host, call->mean, bytes);
         memcpy(n->host + channels, call->variance, bytes);
+        c->needs_host = true;
         TRY(cuda_queue_up(c, n->statistics.at, n->host, 2 * bytes));
     } else if (call->mean != NULL) {
         TRY(cuda_queue_down(c, n->host, n->statistics.at, 2 * bytes));

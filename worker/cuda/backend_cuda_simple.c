@@ -296,8 +296,13 @@ static status queue_loss(struct cuda *c, backend_op *op, const struct op_call *c
     TRY(queue_kernels(c, e, call, gradient, add));
     if (to != NULL)
         TRY(cuda_target_done(c, to, e->layout, call->accumulate[0]));
-    TRY(cuda_queue_down(c, e->loss, e->blocks > 1 ? parts + e->blocks : parts, sizeof *parts));
-    TRY(cuda_deliver_loss(c, call->loss, e->loss));
+    struct cuda_loss *total = e->blocks > 1 ? parts + e->blocks : parts;
+    if (c->resident.updates) {
+        TRY(cuda_resident_loss(c, total, (double)call->valid * op_rows(&op->d)));
+    } else {
+        TRY(cuda_queue_down(c, e->loss, total, sizeof *total));
+        TRY(cuda_deliver_loss(c, call->loss, e->loss));
+    }
 done:
     return result;
 }

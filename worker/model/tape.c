@@ -329,6 +329,7 @@ status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
         if (t->gradient != NULL) {
             end_of_forward(t);
             TRY(tape_run_back(t, loss->node));
+            TRY(tape_settle(t));
         }
     }
     TRY(t->b->kind->finish(t->b));
@@ -337,7 +338,6 @@ status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
         if (t->order[i]->d.kind == OP_BATCH_NORM)
             tape_collect_statistics(t, t->order[i]);
     if (t->gradient != NULL) {
-        TRY(tape_settle(t));
         tape_call_watch(t);
         end_of_backward(t);
     }

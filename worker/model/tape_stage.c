@@ -115,8 +115,8 @@ status tape_backward(tape *t, const float *parameters, const float *output_gradi
         TRY(t->b->kind->buffer_read(t->b, t->input->gradient, input_gradient));
         tape_give_gradient_back(t, t->input);
     }
-    TRY(t->b->kind->finish(t->b));
     TRY(tape_settle(t));
+    TRY(t->b->kind->finish(t->b));
 done:
     return result;
 }

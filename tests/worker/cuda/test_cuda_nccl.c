@@ -2,9 +2,10 @@
  * the step and before the update. One GPU allows one rank only; no test covers an exchange between
  * two ranks. tests/sync/test_communicator.c covers everything before the first call of NCCL. */
 #include "base/memory.h"
-#include "sync/replica.h"
+#include "sync/communicator/communicator.h"
 #include "tests/worker/cuda/cuda_rig.h"
 #include "tests/sync/sync_rig.h"
+#include "worker/worker.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,25 +27,34 @@ static void the_library_is_found_or_a_reason_is_given(void **state UNUSED)
     print_message("NCCL: %s\n", version);
 }
 
-/* Updates with 20 batches, each with a sum over one rank, which must not change the gradient. */
+/* Three rounds of updates. With `sums` each step has a sum over one rank during its backward pass,
+ * which must not change the gradient. */
 static void train(worker *w, communicator *c, const options *o, bool sums, float *out)
 {
-    replica *r;
-    struct step_stats stats;
-    struct replica_view end;
-    bool finite;
-    assert_ok(replica_open(&r, o, w, c));
-    assert_true(r->kind == &replica_device);
-    for (uint64_t batch = 0; batch < 20; batch++) {
-        assert_ok(replica_gradient(r, batch, &stats));
+    struct device_vectors at;
+    struct optimizer_rule rule;
+    const struct device_sum sum = {communicator_device_sum, c, c->bucket};
+    const size_t count = worker_parameter_count(w);
+    const unsigned steps = worker_resident_steps(w);
+    assert_ok(optimizer_rule_of(o, &rule));
+    assert_ok(worker_reside(w, DEVICE_NOTES, rule.states, &at));
+    assert_ok(worker_initial_parameters(w, out, count));
+    assert_ok(worker_resident_write(w, at.parameters, out, count));
+    const struct device_update u = {
+        .rule = rule, .scale = 1, .lr = 0.05, .sum = sums ? &sum : NULL};
+    for (uint64_t round = 0; round < 3; round++) {
+        struct step_stats stats[DEVICE_STEPS_MOST];
+        struct device_result results[DEVICE_STEPS_MOST];
         if (sums)
-            assert_ok(c->kind->device_sum(c, r->gradient, r->count + COMMUNICATOR_NOTES));
-        assert_ok(replica_apply(r, 0.05, &finite));
-        assert_true(finite);
+            assert_ok(c->kind->device_begin(c));
+        for (unsigned i = 0; i < steps; i++)
+            assert_ok(worker_resident_step(w, &at, round * steps + i, &u, &stats[i]));
+        if (sums)
+            assert_ok(c->kind->device_end(c, steps));
+        assert_ok(worker_resident_results(w, round * steps, steps, results, stats));
+        assert_true(results[steps - 1].updated);
     }
-    assert_ok(replica_view(r, &end));
-    memcpy(out, end.parameters, r->count * sizeof *out);
-    replica_close(&r);
+    assert_ok(worker_resident_read(w, out, at.parameters, count));
 }
 
 static void one_rank_sums_its_gradients_on_the_gpu(void **state UNUSED)

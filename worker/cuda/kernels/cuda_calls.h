@@ -11,6 +11,7 @@
 
 #include "worker/cuda/cuda_device.h"
 #include "worker/data/dataset.h"
+#include "worker/device_vectors.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic error "-Wpadded"
@@ -424,21 +425,43 @@ struct squares_call {
     size_t count;
 };
 
-/* *total = Σ parts; one block */
-struct squares_total_call {
+/* The inputs of one step, in device memory: the host writes them into the block of
+ * backend_cuda_data.c. So a captured step serves every learning rate. */
+struct cuda_step {
+    uint32_t valid; /* samples of the loss */
+    uint32_t first; /* no step before it can have refused its update */
+    double targets; /* the loss is a mean over these */
+    double damping; /* scale, except a rate that is part of it */
+    float scale, lr, momentum, weight_decay;
+    float notes[DEVICE_NOTES]; /* of this rank; the device writes the first */
+};
+
+/* notes ← the mean loss, then the step's other notes; one thread */
+struct step_notes_call {
+    const struct cuda_step *step;
+    const struct cuda_loss *loss;
+    float *notes;
+};
+
+/* The result of the step: Σ parts, the loss, and whether the update may follow: loss and sum are
+ * finite, optimizer_takes(sum, damping), and the step before was updated, too. `loss` NULL: there
+ * is none. `notes` NULL: the first note is this rank's mean loss. One block. */
+struct step_verdict_call {
+    const struct cuda_step *step;
     const double *parts;
-    double *total;
+    const struct cuda_loss *loss;
+    const float *notes;
+    struct device_result *result;
     uint32_t count, unused;
 };
 
-/* θ and v ← update(θ, v, scale · gradient) in place, if optimizer_takes(*squares, damping) */
+/* θ and v ← update(θ, v, scale · gradient) in place, if result->updated */
 struct update_call {
+    const struct cuda_step *step;
+    const struct device_result *result;
     float *parameters, *state; /* state NULL: sgd */
     const float *gradient;
-    const double *squares;
-    double damping; /* scale, except a rate that is part of it */
     size_t count;
-    float scale, lr, momentum, weight_decay;
     uint32_t form, unused; /* of enum optimizer_form */
 };
 

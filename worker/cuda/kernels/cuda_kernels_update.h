@@ -45,30 +45,15 @@ CUDA_KERNEL(squares)
         c.parts[BLOCK_X] = sum;
 }
 
-/* One block. */
-CUDA_KERNEL(squares_total)
+/* As worker_gradient computes it. */
+CUDA_FUNCTION float mean_loss(const struct cuda_loss *loss, const struct cuda_step *step)
 {
-    SHARED(double, sums, CUDA_SQUARES_THREADS);
-    double own = 0;
-    for (uint32_t k = THREAD; k < c.count; k += THREADS)
-        own += c.parts[k];
-    double sum = sum_of_block(sums, own);
-    if (THREAD == 0)
-        *c.total = sum;
+    return loss != NULL ? (float)(loss->sum / step->targets) : 0;
 }
 
-CUDA_FUNCTION void update_one(const struct update_call *c, float gradient, float *parameter,
-                              float *state)
+CUDA_KERNEL(step_notes)
 {
-    float in = *parameter;
-    float g = CUDA_TIMES(c->scale, gradient) + CUDA_TIMES(c->weight_decay, in);
-    float step = g;
-    if (c->form != OPTIMIZER_SGD) {
-        float v = CUDA_TIMES(c->momentum, *state) + g;
-        *state = v;
-        step = c->form == OPTIMIZER_NESTEROV ? g + CUDA_TIMES(c->momentum, v) : v;
-    }
-    *parameter = in - CUDA_TIMES(c->lr, step);
+    c.notes[THREAD] = THREAD == 0 ? mean_loss(c.loss, c.step) : c.step->notes[THREAD];
 }
 
 /* optimizer_takes() */
@@ -77,20 +62,56 @@ CUDA_FUNCTION bool is_taken(double squares, double scale)
     return squares <= DBL_MAX && fabs(scale) * sqrt(squares) <= sqrt((double)FLT_MAX);
 }
 
-/* Four elements per thread. Writes nothing if the gradient is not finite or too large. */
+CUDA_KERNEL(step_verdict)
+{
+    SHARED(double, sums, CUDA_SQUARES_THREADS);
+    double own = 0;
+    for (uint32_t k = THREAD; k < c.count; k += THREADS)
+        own += c.parts[k];
+    double sum = sum_of_block(sums, own);
+    if (THREAD > 0)
+        return;
+    struct device_result *r = c.result;
+    for (uint32_t i = 0; i < DEVICE_NOTES; i++)
+        r->notes[i] = c.notes != NULL ? c.notes[i] : c.step->notes[i];
+    if (c.notes == NULL)
+        r->notes[0] = mean_loss(c.loss, c.step);
+    r->loss = c.loss != NULL ? c.loss->sum : 0;
+    r->correct = c.loss != NULL ? c.loss->correct : 0;
+    r->squares = sum;
+    r->updated = (c.step->first || r->updated) && fabs((double)r->notes[0]) <= (double)FLT_MAX &&
+                 is_taken(sum, c.step->damping);
+}
+
+CUDA_FUNCTION void update_one(const struct cuda_step *step, uint32_t form, float gradient,
+                              float *parameter, float *state)
+{
+    float in = *parameter;
+    float g = CUDA_TIMES(step->scale, gradient) + CUDA_TIMES(step->weight_decay, in);
+    float direction = g;
+    if (form != OPTIMIZER_SGD) {
+        float v = CUDA_TIMES(step->momentum, *state) + g;
+        *state = v;
+        direction = form == OPTIMIZER_NESTEROV ? g + CUDA_TIMES(step->momentum, v) : v;
+    }
+    *parameter = in - CUDA_TIMES(step->lr, direction);
+}
+
+/* Four elements per thread. */
 CUDA_KERNEL(update)
 {
     size_t i = ((size_t)BLOCK_X * THREADS + THREAD) * 4;
-    if (!is_taken(*c.squares, c.damping))
+    if (!c.result->updated)
         return;
+    const struct cuda_step step = *c.step;
     if (i + 4 <= c.count) {
         cuda_four p = four_at(c.parameters + i), g = four_at(c.gradient + i), v = four_of(0);
         if (c.form != OPTIMIZER_SGD)
             v = four_at(c.state + i);
-        update_one(&c, g.x, &p.x, &v.x);
-        update_one(&c, g.y, &p.y, &v.y);
-        update_one(&c, g.z, &p.z, &v.z);
-        update_one(&c, g.w, &p.w, &v.w);
+        update_one(&step, c.form, g.x, &p.x, &v.x);
+        update_one(&step, c.form, g.y, &p.y, &v.y);
+        update_one(&step, c.form, g.z, &p.z, &v.z);
+        update_one(&step, c.form, g.w, &p.w, &v.w);
         four_to(c.parameters + i, p);
         if (c.form != OPTIMIZER_SGD)
             four_to(c.state + i, v);
@@ -98,7 +119,7 @@ CUDA_KERNEL(update)
     }
     for (; i < c.count; i++) {
         float none = 0;
-        update_one(&c, c.gradient[i], c.parameters + i,
+        update_one(&step, c.form, c.gradient[i], c.parameters + i,
                    c.form != OPTIMIZER_SGD ? c.state + i : &none);
     }
 }
