@@ -1,9 +1,13 @@
 /*
- * test_communicator_choice.c — when NCCL is refused, and which kind communicator=auto chooses. Both
- * are decided before NCCL is called, from data that the ranks exchange, so no GPU is needed.
+ * test_communicator_choice.c — when NCCL is refused, which kind communicator=auto chooses, and
+ * whether ranks spin. All are decided from data that the ranks exchange, the first two before NCCL
+ * is called, so no GPU is needed.
  */
+#include "base/thread.h"
+#include "sync/communicator/ranks.h"
 #include "tests/sync/sync_rig.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -96,9 +100,68 @@ done:
     return result;
 }
 
+/* Binds this process to the n-th of its processors. */
+static void bind_to(unsigned n)
+{
+    cpu_set_t may, one;
+    CPU_ZERO(&one);
+    REQUIRE(sched_getaffinity(0, sizeof may, &may) == 0);
+    for (unsigned i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &may) && n-- == 0)
+            CPU_SET(i, &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+}
+
+static status exchange_bound(bool may_spin)
+{
+    status result = OK;
+    communicator *c = NULL;
+    options *o = sync_rig_settings();
+    TRY(sync_rig_set(o, "communicator", "mpi"));
+    TRY(communicator_open(&c, o, COUNT, NULL));
+    c->timeout_s = 3;
+    for (unsigned i = 0; i < 10; i++)
+        TRY(communicator_allreduce_mean(c, communicator_buffer(c), COUNT));
+    if (c->ranks->crowded == may_spin)
+        FAIL(ERROR_OTHER, "ranks with %u processors %s spin", c->ranks->processors,
+             may_spin ? "do not" : "do");
+done:
+    options_close(&o);
+    communicator_close(&c);
+    return result;
+}
+
+/* Each rank is bound to one processor, as by mpirun and srun; next, all to the same one by mistake.
+ */
+static status case_bound(unsigned rank, unsigned size)
+{
+    const bool enough = processor_count() >= size;
+    bind_to(enough ? rank : 0);
+    return exchange_bound(enough);
+}
+
+static status case_bound_to_one(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    bind_to(0);
+    return exchange_bound(false);
+}
+
+/* Only rank 1 is bound. All ranks must still decide alike, because they must call the same MPI
+ * functions. */
+static status case_bound_differently(unsigned rank, unsigned size)
+{
+    const bool enough = processor_count() >= size;
+    if (rank == 1)
+        bind_to(0);
+    return exchange_bound(enough);
+}
+
 static const struct sync_case CASES[] = {
     {"refused", case_refused},
     {"auto", case_auto},
+    {"bound", case_bound},
+    {"bound to one", case_bound_to_one},
+    {"bound differently", case_bound_differently},
     {NULL, NULL},
 };
 
@@ -115,11 +178,19 @@ static void auto_takes_nccl_only_if_every_rank_has_its_own_gpu(void **state UNUS
     sync_rig_expect_ok(3, "auto");
 }
 
+static void all_ranks_know_how_many_processors_they_have_together(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "bound");
+    sync_rig_expect_ok(2, "bound to one");
+    sync_rig_expect_ok(2, "bound differently");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nccl_is_refused_if_it_cannot_work),
         cmocka_unit_test(auto_takes_nccl_only_if_every_rank_has_its_own_gpu),
+        cmocka_unit_test(all_ranks_know_how_many_processors_they_have_together),
     };
     int code;
     if (sync_rig_is_rank(argc, argv, CASES, &code))

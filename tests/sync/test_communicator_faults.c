@@ -11,7 +11,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -333,59 +332,6 @@ done:
     return result;
 }
 
-/* Binds this process to the n-th of its processors. */
-static void bind_to(unsigned n)
-{
-    cpu_set_t may, one;
-    CPU_ZERO(&one);
-    REQUIRE(sched_getaffinity(0, sizeof may, &may) == 0);
-    for (unsigned i = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &may) && n-- == 0)
-            CPU_SET(i, &one);
-    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
-}
-
-static status exchange_bound(bool may_spin)
-{
-    status result = OK;
-    communicator *c = NULL;
-    TRY(open_one(&c, "mpi"));
-    c->timeout_s = 3;
-    for (unsigned i = 0; i < 10; i++)
-        TRY(communicator_allreduce_mean(c, communicator_buffer(c), COUNT));
-    if (c->ranks->crowded == may_spin)
-        FAIL(ERROR_OTHER, "ranks with %u processors %s spin", c->ranks->processors,
-             may_spin ? "do not" : "do");
-done:
-    communicator_close(&c);
-    return result;
-}
-
-/* Each rank is bound to one processor, as by mpirun and srun; next, all to the same one by mistake.
- */
-static status case_bound(unsigned rank, unsigned size)
-{
-    const bool enough = processor_count() >= size;
-    bind_to(enough ? rank : 0);
-    return exchange_bound(enough);
-}
-
-static status case_bound_to_one(unsigned rank UNUSED, unsigned size UNUSED)
-{
-    bind_to(0);
-    return exchange_bound(false);
-}
-
-/* Only rank 1 is bound. All ranks must still decide alike, because they must call the same MPI
- * functions. */
-static status case_bound_differently(unsigned rank, unsigned size)
-{
-    const bool enough = processor_count() >= size;
-    if (rank == 1)
-        bind_to(0);
-    return exchange_bound(enough);
-}
-
 /* Prints its process id and waits to be killed. */
 static status case_orphan(unsigned rank UNUSED, unsigned size UNUSED)
 {
@@ -414,9 +360,6 @@ static const struct sync_case CASES[] = {
     {"orphan", case_orphan},
     {"replica", case_replica},
     {"stray", case_stray},
-    {"bound", case_bound},
-    {"bound to one", case_bound_to_one},
-    {"bound differently", case_bound_differently},
     {"close after error", case_close_after_error},
     {"stuck", case_stuck},
     {"stuck often", case_stuck_often},
@@ -560,13 +503,6 @@ static void closing_keeps_the_error_message(void **state UNUSED)
     sync_rig_expect_ok(2, "close after error");
 }
 
-static void all_ranks_know_how_many_processors_they_have_together(void **state UNUSED)
-{
-    sync_rig_expect_ok(2, "bound");
-    sync_rig_expect_ok(2, "bound to one");
-    sync_rig_expect_ok(2, "bound differently");
-}
-
 static void no_rank_outlives_its_launcher(void **state UNUSED)
 {
     int fd, pids[2], found = 0;
@@ -610,7 +546,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_blocking_call_times_out),
         cmocka_unit_test(a_missing_rank_between_frequent_exchanges_times_out),
         cmocka_unit_test(closing_keeps_the_error_message),
-        cmocka_unit_test(all_ranks_know_how_many_processors_they_have_together),
         cmocka_unit_test(no_rank_outlives_its_launcher),
     };
     int code;
