@@ -5,11 +5,17 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/clock.h"
+#include "experiments/run/status_pipe.h"
+#include "tests/rigs/patience.h"
 #include "tests/rigs/scratch.h"
 
-#include "experiments/run/status_pipe.h"
-
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static void the_end_of_a_process_arrives_though_the_pipe_is_full_of_progress(void **state)
 {
@@ -34,10 +40,97 @@ static void the_end_of_a_process_arrives_though_the_pipe_is_full_of_progress(voi
     status_pipe_close(&box);
 }
 
+/* ---- the gate: workers wait until all servers listen -------------------------------------------
+ */
+
+static const volatile sig_atomic_t none, stop = 1;
+
+/* Forks a process that waits at the gate. Its exit code: 0 the gate opened, 1 it did not. */
+static pid_t wait_at_gate(const struct status_pipe *box, unsigned limit_s,
+                          const volatile sig_atomic_t *stopped)
+{
+    fflush(NULL);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(box->gate); /* as after exec: only the starter holds it open */
+        _exit(status_pipe_await_gate(limit_s, stopped) ? 0 : 1);
+    }
+    return pid;
+}
+
+static int code_of(pid_t pid)
+{
+    int state;
+    assert_int_equal(waitpid(pid, &state, 0), pid);
+    return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+}
+
+static bool still_waits(pid_t pid)
+{
+    return waitpid(pid, NULL, WNOHANG) == 0;
+}
+
+static void open_box(struct status_pipe *box)
+{
+    assert_int_equal(status_pipe_open(box, scratch_folder()), OK);
+    setenv("GRADLAG_MAILBOX", box->path, 1);
+}
+
+static void workers_pass_the_gate_when_it_opens_and_at_any_time_afterwards(void **state UNUSED)
+{
+    struct status_pipe box;
+    pid_t early[3];
+    open_box(&box);
+    for (size_t i = 0; i < COUNT_OF(early); i++)
+        early[i] = wait_at_gate(&box, 60, &none);
+    clock_sleep_until_ns(clock_ns() + 100000000);
+    for (size_t i = 0; i < COUNT_OF(early); i++)
+        assert_true(still_waits(early[i]));
+    status_pipe_open_gate(&box);
+    for (size_t i = 0; i < COUNT_OF(early); i++)
+        assert_int_equal(code_of(early[i]), 0);
+    assert_int_equal(code_of(wait_at_gate(&box, 60, &none)), 0);
+    status_pipe_open_gate(&box); /* a second time: nothing */
+    status_pipe_close(&box);
+}
+
+static void nobody_waits_at_the_gate_for_ever(void **state UNUSED)
+{
+    struct status_pipe box;
+    open_box(&box);
+    const uint64_t began = clock_ns();
+    assert_int_equal(code_of(wait_at_gate(&box, 1, &none)), 1);
+    assert_true(clock_ns() - began >= 900000000);
+    assert_true(code_of(wait_at_gate(&box, 60, &stop)) <= 1); /* asked to stop: returns at once */
+    assert_true(clock_ns() - began < PATIENCE * 20000000000ULL);
+    status_pipe_close(&box);
+}
+
+/* The starter's end of the gate closes with it. */
+static void the_gate_opens_if_its_starter_dies(void **state UNUSED)
+{
+    struct status_pipe box;
+    open_box(&box);
+    const pid_t waits = wait_at_gate(&box, 60, &none);
+    clock_sleep_until_ns(clock_ns() + 50000000);
+    close(box.gate); /* as by its death: without removing the file */
+    box.gate = -1;
+    assert_int_equal(code_of(waits), 0); /* it then fails to reach the server */
+    char path[160];
+    snprintf(path, sizeof path, "%s.gate", box.path);
+    unlink(path);
+    status_pipe_close(&box);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_of_a_process_arrives_though_the_pipe_is_full_of_progress),
+        cmocka_unit_test(workers_pass_the_gate_when_it_opens_and_at_any_time_afterwards),
+        cmocka_unit_test(nobody_waits_at_the_gate_for_ever),
+        cmocka_unit_test(the_gate_opens_if_its_starter_dies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
