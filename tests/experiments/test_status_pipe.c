@@ -17,6 +17,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* In a folder of its own, so that tests can run side by side. */
+static char folder[128];
+
+static void open_box(struct status_pipe *box)
+{
+    snprintf(folder, sizeof folder, "%s/glpipe-XXXXXX", scratch_folder());
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(status_pipe_open(box, folder), OK);
+    setenv("GRADLAG_MAILBOX", box->path, 1);
+}
+
+static void close_box(struct status_pipe *box)
+{
+    status_pipe_close(box);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 static void the_end_of_a_process_arrives_though_the_pipe_is_full_of_progress(void **state)
 {
     (void)state;
@@ -24,8 +41,7 @@ static void the_end_of_a_process_arrives_though_the_pipe_is_full_of_progress(voi
     struct status_pipe box;
     struct status_message m = {.kind = STATUS_PROGRESS, .role = ROLE_SERVER}, got;
     unsigned ended = 0;
-    assert_int_equal(status_pipe_open(&box, scratch_folder()), OK);
-    setenv("GRADLAG_MAILBOX", box.path, 1);
+    open_box(&box);
     for (unsigned i = 0; i < PROGRESS; i++)
         status_pipe_send(&m);
     for (unsigned w = 0; w < WORKERS; w++) {
@@ -37,7 +53,7 @@ static void the_end_of_a_process_arrives_though_the_pipe_is_full_of_progress(voi
     while (status_pipe_receive(&box, &got))
         ended += got.kind == STATUS_ENDED && got.index == ended;
     assert_int_equal(ended, WORKERS);
-    status_pipe_close(&box);
+    close_box(&box);
 }
 
 /* ---- the gate: workers wait until all servers listen -------------------------------------------
@@ -72,12 +88,6 @@ static bool still_waits(pid_t pid)
     return waitpid(pid, NULL, WNOHANG) == 0;
 }
 
-static void open_box(struct status_pipe *box)
-{
-    assert_int_equal(status_pipe_open(box, scratch_folder()), OK);
-    setenv("GRADLAG_MAILBOX", box->path, 1);
-}
-
 static void workers_pass_the_gate_when_it_opens_and_at_any_time_afterwards(void **state UNUSED)
 {
     struct status_pipe box;
@@ -93,7 +103,7 @@ static void workers_pass_the_gate_when_it_opens_and_at_any_time_afterwards(void 
         assert_int_equal(code_of(early[i]), 0);
     assert_int_equal(code_of(wait_at_gate(&box, 60, &none)), 0);
     status_pipe_open_gate(&box); /* a second time: nothing */
-    status_pipe_close(&box);
+    close_box(&box);
 }
 
 static void nobody_waits_at_the_gate_for_ever(void **state UNUSED)
@@ -105,7 +115,7 @@ static void nobody_waits_at_the_gate_for_ever(void **state UNUSED)
     assert_true(clock_ns() - began >= 900000000);
     assert_true(code_of(wait_at_gate(&box, 60, &stop)) <= 1); /* asked to stop: returns at once */
     assert_true(clock_ns() - began < PATIENCE * 20000000000ULL);
-    status_pipe_close(&box);
+    close_box(&box);
 }
 
 /* The starter's end of the gate closes with it. */
@@ -121,7 +131,7 @@ static void the_gate_opens_if_its_starter_dies(void **state UNUSED)
     char path[160];
     snprintf(path, sizeof path, "%s.gate", box.path);
     unlink(path);
-    status_pipe_close(&box);
+    close_box(&box);
 }
 
 int main(void)
