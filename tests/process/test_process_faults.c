@@ -90,7 +90,10 @@ static void a_run_whose_processes_are_all_suspended_continues(void **state)
     usleep(2500000); /* longer than timeout_s */
     kill(r->pid, SIGINT);
     assert_int_equal(process_wait(r), STOPPED);
-    process_expect_answer(r, "SELECT group_concat(DISTINCT code) FROM event", "worker_joined");
+    /* A worker that gets no processor may be named as slow. */
+    process_expect_answer(
+        r, "SELECT group_concat(DISTINCT code) FROM event WHERE code <> 'worker_slow'",
+        "worker_joined");
     process_expect_nothing_left(r);
 }
 
