@@ -51,6 +51,7 @@ static void open_cells(struct cells *c)
             experiment_column_text(c->experiment, use->column, cell->title);
         }
         cell->planned++;
+        cell->unmeasured += !use->further;
         for (size_t w = 0; w < c->column_count; w++)
             known = known || c->columns[w] == use->column;
         if (!known)
@@ -90,8 +91,21 @@ static double score_of(const struct cells *c, const struct run_figures *f)
     return f->loss;
 }
 
-/* Adds a run to the sums of its cell; average() divides them. `samples`: scores by cell. */
-static status add_run(struct cells *c, const struct run_use *use, struct sample *samples)
+/* What chooses between the arms of a map's side. */
+static double choice_of(const struct cells *c, const struct run_figures *f)
+{
+    const double validation =
+        c->metric == METRIC_ACCURACY ? 100 * f->validation_accuracy : f->validation_loss;
+    return isnan(validation) ? score_of(c, f) : validation;
+}
+
+/* By cell. */
+struct cell_samples {
+    struct sample score, choice;
+};
+
+/* Adds a run to the sums of its cell; average() divides them. */
+static status add_run(struct cells *c, const struct run_use *use, struct cell_samples *samples)
 {
     status result = OK;
     struct run_figures f;
@@ -100,6 +114,8 @@ static status add_run(struct cells *c, const struct run_use *use, struct sample 
     const options *o = r->settings;
     struct cell *cell = cell_of(c, use);
     c->scores[index] = NAN;
+    if (!use->further && (r->state == PLANNED_DIVERGED || r->state == PLANNED_FINISHED))
+        cell->unmeasured--;
     cell->diverged += r->state == PLANNED_DIVERGED;
     cell->died += r->state == PLANNED_DIVERGED;
     cell->failed += r->state == PLANNED_FAILED;
@@ -109,7 +125,9 @@ static status add_run(struct cells *c, const struct run_use *use, struct sample 
     cell->finished++;
     cell->staleness_spread_too_wide += isfinite(f.expected_cv);
     c->scores[index] = score_of(c, &f);
-    sample_add(&samples[cell - c->at], c->scores[index]);
+    sample_add(&samples[cell - c->at].score, c->scores[index]);
+    if (!use->further)
+        sample_add(&samples[cell - c->at].choice, choice_of(c, &f));
     cell->died += c->metric == METRIC_ACCURACY && 100 * f.accuracy < DEAD;
     cell->accuracy += 100 * f.accuracy;
     cell->loss += f.loss;
@@ -129,8 +147,9 @@ done:
     return result;
 }
 
-static void average(struct cell *cell, const struct sample *scores)
+static void average(struct cell *cell, const struct cell_samples *samples)
 {
+    const struct sample *scores = &samples->score;
     double n = cell->finished;
     double *const means[] = {
         &cell->accuracy,  &cell->loss,        &cell->validation,         &cell->validation_loss,
@@ -142,13 +161,14 @@ static void average(struct cell *cell, const struct sample *scores)
     cell->score = scores->n == cell->finished ? sample_mean(scores) : NAN;
     cell->deviation = sample_deviation(scores);
     cell->interval = sample_interval(scores);
+    cell->choice = sample_mean(&samples->choice);
 }
 
 status cells_open(struct cells *out, const struct experiment *e, const struct plan *p,
                   const struct run_uses *uses)
 {
     status result = OK;
-    struct sample *samples = NULL;
+    struct cell_samples *samples = NULL;
     *out = (struct cells){.experiment = e, .plan = p, .uses = uses};
     TRY(memory_new(&out->at, uses->count, sizeof *out->at, "cells"));
     TRY(memory_new(&out->columns, uses->count, sizeof *out->columns, "columns"));

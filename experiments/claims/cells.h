@@ -14,6 +14,7 @@ struct run_use {
     size_t run; /* index in the plan */
     const struct arm *arm;
     int64_t column;
+    bool further; /* with a seed that only undecided columns of a map have */
 };
 struct run_uses {
     struct run_use *at;
@@ -25,6 +26,9 @@ struct cell {
     int64_t column;
     char title[64]; /* "16 workers", "delay=1" */
     unsigned planned, finished, diverged, failed;
+    unsigned unmeasured; /* runs with the experiment's own seeds that have not ended, or failed */
+    double choice; /* mean over finished runs with these seeds: the score on the validation split;
+                      of data without one on the test split. NaN: no finished run */
     unsigned staleness_spread_too_wide; /* finished runs whose staleness spreads wider than their
                                            pace explains: other work delayed the steps */
     /* Means over finished runs; NaN: no finished run. Accuracy and validation in percent. */
@@ -83,14 +87,15 @@ struct measures cells_measures(struct cells_reading *r);
 status cells_check(const struct experiment *e, const char *expression) MUST_CHECK;
 
 /* Which side of the experiment's map is ahead in a column. Each side is represented by the arm with
- * the best score on the validation split, so the choice does not use the test split that `margin`
- * compares. */
+ * the best score on the validation split, over the experiment's own seeds: so the choice neither
+ * uses the test split, which `margin` compares, nor changes with further seeds. */
 struct lead {
     const struct cell *best, *second; /* the sides with the best two scores; NULL: not known */
     const struct map_side *ahead;     /* of `best` */
     struct paired margin;             /* best − second in the metric's better direction */
     bool decided;                     /* the 95 % interval of the margin lies above 0 */
-    double seeds; /* that would decide it, if the figures stay; NaN: not known */
+    double
+        seeds; /* about so many would decide it if the figures stay; NaN: decided, or not known */
 };
 void cells_lead(const struct cells *c, int64_t column, struct lead *out);
 /* Tables: the lead in each column, if the file has a map; score by arm and column, with expected

@@ -8,19 +8,10 @@ static bool is_loss(const struct cells *c)
     return c->metric != METRIC_ACCURACY;
 }
 
-/* What chooses between the arms of a side; higher is better. Data without a validation split leave
- * the score. */
+/* Higher is better. */
 static double choice_value(const struct cells *c, const struct cell *cell)
 {
-    const double validation = is_loss(c) ? -cell->validation_loss : cell->validation;
-    return isnan(validation) ? (is_loss(c) ? -cell->score : cell->score) : validation;
-}
-
-/* All planned runs have ended, and some have a score. */
-static bool is_measured(const struct cell *cell)
-{
-    return cell != NULL && cell->finished > 0 && isfinite(cell->score) &&
-           cell->finished + cell->diverged == cell->planned;
+    return is_loss(c) ? -cell->choice : cell->choice;
 }
 
 /* NULL: an arm of the side is not measured. */
@@ -32,7 +23,7 @@ static const struct cell *best_of(const struct cells *c, const struct map_side *
         const struct cell *cell = cells_find(c, side->arms[i], column);
         if (cell == NULL)
             continue; /* the arm has no runs in this column */
-        if (!is_measured(cell))
+        if (cell->unmeasured > 0 || !isfinite(cell->choice))
             return NULL;
         if (best == NULL || choice_value(c, cell) > choice_value(c, best))
             best = cell;
@@ -74,8 +65,9 @@ void cells_lead(const struct cells *c, int64_t column, struct lead *out)
     cells_pair(c, out->best, out->second, &out->margin);
     if (is_loss(c))
         out->margin.mean = -out->margin.mean;
-    const double mean = out->margin.mean, interval = out->margin.interval;
-    out->decided = mean > interval; /* false if one is NaN */
-    if (!out->decided && mean > 0 && isfinite(interval))
-        out->seeds = ceil(out->margin.n * interval * interval / (mean * mean));
+    out->decided = out->margin.mean > out->margin.interval; /* false if one is NaN */
+    /* Half of the interval of many seeds is about two standard errors. */
+    const double deviations = 2 * out->margin.deviation / out->margin.mean;
+    if (!out->decided && out->margin.mean > 0 && isfinite(deviations))
+        out->seeds = fmax(out->margin.n + 1, ceil(deviations * deviations));
 }

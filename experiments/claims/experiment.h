@@ -124,6 +124,8 @@ struct experiment {
     struct verdict_arms verdict;
     struct map_side *sides; /* [side_count]; none, or at least two */
     size_t side_count;
+    unsigned map_seeds; /* seeds of the best arms in columns that more seeds may decide; 0: no more
+                           than in the other columns */
 };
 
 /* Opens a file by its path, or a compiled-in one by its name. ERROR_USAGE "file:line: …". */

@@ -299,26 +299,54 @@ done:
     return result;
 }
 
-/* map: {synchronous: [sync, backup], asynchronous: [tuned, damped]} */
+static status read_side(const struct yaml_tree *d, const struct node *n, const char *name,
+                        struct experiment *e)
+{
+    status result = OK;
+    struct map_side *s = &e->sides[e->side_count++];
+    s->name = text_copy(name);
+    TRY(read_arms(d, n, name, e, &s->arms, &s->count));
+    if (s->count == 0)
+        FAIL(ERROR_USAGE, "%s:%u: side '%s' of the map has no arm", d->name, n->line, name);
+done:
+    return result;
+}
+
+static status read_map_seeds(const struct yaml_tree *d, const struct node *n, struct experiment *e)
+{
+    status result = OK;
+    int64_t seeds = 0;
+    struct int_list own = {0};
+    TRY(node_integer(d, n, "seeds", &seeds));
+    experiment_seeds(e, false, &own);
+    if (seeds <= (int64_t)own.count || seeds > 1000) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: seeds: %lld of a map: it is the number of seeds in undecided columns, more "
+             "than the %zu of the experiment and at most 1000",
+             d->name, n->line, (long long)seeds, own.count);
+    }
+    e->map_seeds = (unsigned)seeds;
+done:
+    free(own.at);
+    return result;
+}
+
+/* map: {synchronous: [sync, backup], asynchronous: [tuned, damped], seeds: 8} */
 static status read_map(const struct yaml_tree *d, const struct node *n, struct experiment *e)
 {
     status result = OK;
     if (n == NULL)
         goto done;
     TRY(node_require(d, n, NODE_MAP, "map"));
-    if (n->count < 2)
+    TRY(memory_new(&e->sides, n->count, sizeof *e->sides, "map"));
+    for (size_t i = 0; i < n->count; i++)
+        if (strcmp(n->keys[i], "seeds") == 0)
+            TRY(read_map_seeds(d, &n->children[i], e));
+        else
+            TRY(read_side(d, &n->children[i], n->keys[i], e));
+    if (e->side_count < 2)
         FAIL(ERROR_USAGE, "%s:%u: a map compares at least two sides, {NAME: [ARMS]}", d->name,
              n->line);
-    TRY(memory_new(&e->sides, n->count, sizeof *e->sides, "map"));
-    for (size_t i = 0; i < n->count; i++) {
-        struct map_side *s = &e->sides[i];
-        e->side_count = i + 1;
-        s->name = text_copy(n->keys[i]);
-        TRY(read_arms(d, &n->children[i], n->keys[i], e, &s->arms, &s->count));
-        if (s->count == 0)
-            FAIL(ERROR_USAGE, "%s:%u: side '%s' of the map has no arm", d->name,
-                 n->children[i].line, s->name);
-    }
 done:
     return result;
 }

@@ -47,7 +47,8 @@ static bool add_dependent(const struct reproduction *r, const struct arm *arm, i
 }
 
 /* The runs are laid out again after others have ended. */
-static void add_use(struct reproduction *w, size_t run, const struct arm *arm, int64_t column)
+static void add_use(struct reproduction *w, size_t run, const struct arm *arm, int64_t column,
+                    bool further)
 {
     for (size_t i = 0; i < w->uses.count; i++) {
         const struct run_use *use = &w->uses.at[i];
@@ -55,7 +56,7 @@ static void add_use(struct reproduction *w, size_t run, const struct arm *arm, i
             return;
     }
     *(struct run_use *)memory_append(&w->uses.at, &w->uses.count, sizeof *w->uses.at) =
-        (struct run_use){.run = run, .arm = arm, .column = column};
+        (struct run_use){.run = run, .arm = arm, .column = column, .further = further};
 }
 
 /* "async ×8 seed 1 one 10g": a title has the number of workers already. */
@@ -71,7 +72,7 @@ static void name_levels(const struct experiment *e, int64_t column, struct plann
 }
 
 static status add_run(struct reproduction *r, const struct arm *arm, int64_t column, int64_t seed,
-                      bool quick, const struct settings *more)
+                      bool further, bool quick, const struct settings *more)
 {
     status result = OK;
     struct settings all = {0};
@@ -92,7 +93,7 @@ static status add_run(struct reproduction *r, const struct arm *arm, int64_t col
     const size_t before = r->plan.count, run = plan_find_or_add(&r->plan, &o);
     if (run == before)
         name_levels(&r->e, column, &r->plan.runs[run]);
-    add_use(r, run, arm, column);
+    add_use(r, run, arm, column, further);
 done:
     options_close(&o);
     settings_free(&all);
@@ -128,12 +129,55 @@ status reproduction_lay_out(struct reproduction *r, bool quick, const struct set
                 const struct arm *arm = &e->arms[a];
                 if (experiment_has(e, arm, columns->at[w], seeds.at[s], quick) &&
                     is_of_part(r, arm, columns->at[w], quick, &unit))
-                    TRY(add_run(r, arm, columns->at[w], seeds.at[s], quick, more));
+                    TRY(add_run(r, arm, columns->at[w], seeds.at[s], false, quick, more));
             }
         }
     }
 done:
     free(seeds.at);
+    return result;
+}
+
+/* Adds the runs of one column of the map with seeds that the experiment does not have. */
+static status add_further(struct reproduction *r, const struct lead *lead, int64_t column,
+                          const struct int_list *seeds, const struct settings *more)
+{
+    status result = OK;
+    int64_t last = 0;
+    for (size_t i = 0; i < seeds->count; i++)
+        last = seeds->at[i] > last ? seeds->at[i] : last;
+    for (size_t n = seeds->count; n < r->e.map_seeds; n++) {
+        last++;
+        TRY(add_run(r, lead->best->arm, column, last, true, false, more));
+        TRY(add_run(r, lead->second->arm, column, last, true, false, more));
+    }
+done:
+    return result;
+}
+
+status reproduction_add_seeds(struct reproduction *r, const struct settings *more)
+{
+    status result = OK;
+    struct cells c = {0};
+    struct int_list seeds = {0};
+    if (r->e.map_seeds == 0 || r->part.of > 0 || r->has_further)
+        goto done;
+    TRY(cells_open(&c, &r->e, &r->plan, &r->uses));
+    r->has_further = r->later == 0;
+    for (size_t i = 0; i < c.count; i++)
+        r->has_further = r->has_further && c.at[i].unmeasured == 0;
+    experiment_seeds(&r->e, false, &seeds);
+    for (size_t i = 0; r->has_further && i < c.column_count; i++) {
+        struct lead lead;
+        cells_lead(&c, c.columns[i], &lead);
+        if (lead.seeds <= r->e.map_seeds) /* false if it is NaN */
+            TRY(add_further(r, &lead, c.columns[i], &seeds, more));
+    }
+    if (!r->plan.again)
+        TRY(plan_look_up(&r->plan));
+done:
+    free(seeds.at);
+    cells_close(&c);
     return result;
 }
 
@@ -152,6 +196,8 @@ status reproduction_look_up(struct reproduction *r, bool quick, bool again,
         TRY(plan_look_up(&r->plan));
         TRY(reproduction_lay_out(r, quick, more)); /* now with runs fitted to finished ones */
         TRY(plan_look_up(&r->plan));
+        if (!quick)
+            TRY(reproduction_add_seeds(r, more));
     }
     if (r->plan.count + r->later == 0 && r->part.of == 0)
         FAIL(ERROR_USAGE, "%s: no arm has a column; add one to the experiment or to an arm",

@@ -101,7 +101,8 @@ done:
     return result;
 }
 
-/* The order: trials of a tuning, runs that depend on no others, runs fitted to those. */
+/* The order: trials of a tuning, runs that depend on no others, runs fitted to those, runs with
+ * further seeds of a map. */
 static status run_all(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
@@ -118,6 +119,10 @@ static status run_all(struct reproduction *w, const struct reproduce *r)
         TRY(reproduction_lay_out(w, r->quick, &r->more));
         if (!r->again)
             TRY(plan_look_up(&w->plan));
+        TRY(run_plan(&w->plan, r));
+    }
+    if (!r->quick) {
+        TRY(reproduction_add_seeds(w, &r->more));
         TRY(run_plan(&w->plan, r));
     }
 done:

@@ -153,7 +153,7 @@ static const char axes[] =
     "name: axes\n"
     "question: which rule is better where?\n"
     "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
-    "model: softmax, samples: 800, batch: 10, warmup_epochs: 0, epochs: 1}\n"
+    "model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
     "axes:\n"
     "  nodes: {alike: {}, slow: {pace.worker: 0, pace.factor: 5}}\n"
     "  damping: [none, inverse]\n"
@@ -174,11 +174,7 @@ static const char axes[] =
 static void several_axes_give_a_table_for_each_combination(void **state)
 {
     struct process_rig *r = *state;
-    char text[2048];
-    snprintf(text, sizeof text, "%s", axes);
-    char *samples = strstr(text, "samples: 800, ");
-    memset(samples, ' ', strlen("samples: 800, "));
-    process_write(r, "axes.yaml", text);
+    process_write(r, "axes.yaml", axes);
     if (RIG_RUN(r, "reproduce", "axes.yaml", "--quiet") != OK)
         fail_msg("%s", process_errors(r));
     process_expect_answer(r,
@@ -203,6 +199,36 @@ static void several_axes_give_a_table_for_each_combination(void **state)
                          "'$.\"pace.worker\"', -1) < 0"));
     assert_true(margin[0] == '+');
     process_expect_line(r, margin, "(3)");
+}
+
+/* One column is undecided. Its two best arms get 13 more seeds, the other columns none. */
+static void undecided_columns_of_a_map_get_further_seeds(void **state)
+{
+    struct process_rig *r = *state;
+    char text[2048];
+    snprintf(text, sizeof text, "%s", axes);
+    char *map = strstr(text, "asynchronous: [async]}\n");
+    char *rest = text_copy(map + strlen("asynchronous: [async]}\n"));
+    snprintf(map, sizeof text - (size_t)(map - text), "asynchronous: [async], seeds: 16}\n%s",
+             rest);
+    free(rest);
+    char *damping = strstr(text, "  damping: [none, inverse]\n");
+    memset(damping, ' ', strlen("  damping: [none, inverse]"));
+    *strstr(text, "claims:") = '\0';
+    process_write(r, "further.yaml", text);
+    for (int time = 0; time < 2; time++) {
+        if (RIG_RUN(r, "reproduce", "further.yaml", "--quiet") != OK)
+            fail_msg("%s", process_errors(r));
+        process_expect_answer(r, "SELECT count(*) FROM run WHERE seed <= 3", "24");
+        process_expect_answer(r,
+                              "SELECT group_concat(DISTINCT workers) || ' ' || count(*) || ' ' || "
+                              "min(seed) || ' ' || max(seed) FROM run WHERE seed > 3",
+                              "2 52 4 16");
+        process_expect_line(r, "2 ", "(16)");
+    }
+    memcpy(strstr(text, "seeds: 16}"), "seeds: 3} ", strlen("seeds: 3} "));
+    process_write(r, "further.yaml", text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "further.yaml", "--dry-run"), ERROR_USAGE);
 }
 
 /* The choice of the first level counts for all levels of a shared axis, also if they are in another
@@ -452,6 +478,7 @@ int main(void)
         TEST(check_board_finds_an_edited_page),
         TEST(cells_are_compared_on_the_same_seeds),
         TEST(several_axes_give_a_table_for_each_combination),
+        TEST(undecided_columns_of_a_map_get_further_seeds),
         TEST(tuning_is_shared_along_an_axis),
         TEST(an_arm_is_tuned_on_the_validation_split_before_its_runs),
         TEST(arms_that_search_have_equal_budgets_and_continue),
