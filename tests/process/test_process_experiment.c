@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,6 +202,25 @@ static void several_axes_give_a_table_for_each_combination(void **state)
     process_expect_line(r, margin, "(3)");
 }
 
+/* The query finds the arms and the margin from the runs alone. The first column is the first row.
+ */
+static void expect_the_query_to_agree(struct process_rig *r)
+{
+    double margin, interval, margin_of_query, interval_of_query;
+    unsigned n;
+    const char *row = strstr(process_output(r), "\n2 ");
+    assert_non_null(row);
+    assert_int_equal(sscanf(strchr(row, '+'), "%lf ± %lf", &margin, &interval), 2);
+    assert_int_equal(RIG_RUN(r, "query", "crossover", "experiment=axes", "workers=2", "--csv"), OK);
+    row = strchr(process_output(r), '\n') + 1;
+    for (int column = 0; column < 11; column++) /* to column `margin` */
+        row = strchr(row, ',') + 1;
+    assert_int_equal(sscanf(row, "%lf,%lf,%u", &margin_of_query, &interval_of_query, &n), 3);
+    assert_int_equal(n, 16);
+    assert_true(fabs(100 * margin_of_query - margin) < 0.0051);
+    assert_true(fabs(100 * interval_of_query - interval) < 0.0051);
+}
+
 /* One column is undecided. Its two best arms get 13 more seeds, the other columns none. */
 static void undecided_columns_of_a_map_get_further_seeds(void **state)
 {
@@ -226,6 +246,7 @@ static void undecided_columns_of_a_map_get_further_seeds(void **state)
                               "2 52 4 16");
         process_expect_line(r, "2 ", "(16)");
     }
+    expect_the_query_to_agree(r);
     memcpy(strstr(text, "seeds: 16}"), "seeds: 3} ", strlen("seeds: 3} "));
     process_write(r, "further.yaml", text);
     assert_int_equal(RIG_RUN(r, "reproduce", "further.yaml", "--dry-run"), ERROR_USAGE);

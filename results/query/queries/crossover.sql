@@ -1,0 +1,74 @@
+-- The better of synchronous and asynchronous training on each cluster: margin of accuracy and its 95 % interval
+-- :experiment = all  only the runs of one experiment
+-- :workers = all  only runs with this many workers
+-- A cluster is all runs of one experiment with equal workers, pace, network, model, data and length of training. Synchronous: mode=sync, and
+-- consistency bsp and backup. Each side is represented by the configuration with the best validation accuracy, over the seeds up to the
+-- last one that all configurations have. margin: mean difference on the same seeds (n), interval: half its width;
+-- ahead: undecided if 0 is in the interval; slow_workers are slow_factor times slower. Square roots are computed by Newton's method, as
+-- in the view accuracy_by_workers.
+-- No rows: no cluster has finished runs of both sides with the same seeds
+WITH cluster AS (
+    SELECT id, experiment, model, dataset, workers, seed, arm, status, final_accuracy AS accuracy, validation_accuracy AS validation,
+           CASE WHEN mode = 'sync' OR consistency IN ('bsp', 'backup') THEN 'synchronous' ELSE 'asynchronous' END AS side,
+           json_remove(coalesce(settings, config), '$.seed', '$."pace.run"') AS settings, config, host,
+           (SELECT json_group_object(key, value) FROM (
+               SELECT key, value FROM json_each(config)
+               WHERE key LIKE 'pace%' AND key <> 'pace.run' OR key LIKE 'network.%' OR key LIKE 'crash.%' OR key LIKE 'dataset%'
+                  OR key LIKE 'model.%' OR key IN ('engine', 'seconds', 'epochs', 'samples', 'updates')
+               ORDER BY key)) AS cluster
+    FROM run
+    WHERE mode IN ('sync', 'async') AND status IN ('finished', 'diverged') AND experiment NOT LIKE '%/tuning'
+      AND (:experiment = 'all' OR experiment = :experiment) AND (:workers = 'all' OR workers = :workers)),
+configuration AS (
+    SELECT experiment, model, workers, cluster, arm, settings, max(seed) AS last_seed FROM cluster
+    GROUP BY experiment, model, workers, cluster, arm, settings),
+common AS (
+    SELECT experiment, model, workers, cluster, min(last_seed) AS last_seed FROM configuration
+    GROUP BY experiment, model, workers, cluster),
+ranked AS (
+    SELECT c.experiment, c.model, c.dataset, c.workers, c.cluster, c.side, c.arm, c.settings, min(c.config) AS config,
+           max(c.host ->> '$.commit') AS "commit",
+           row_number() OVER (PARTITION BY c.experiment, c.model, c.workers, c.cluster, c.side
+                              ORDER BY avg(coalesce(c.validation, c.accuracy)) DESC, c.arm) AS place
+    FROM cluster AS c JOIN common USING (experiment, model, workers, cluster)
+    WHERE c.seed <= common.last_seed AND c.status = 'finished'
+    GROUP BY c.experiment, c.model, c.workers, c.cluster, c.side, c.arm, c.settings),
+pair AS (
+    SELECT s.*, s.arm AS sync_arm, a.arm AS async_arm, x.accuracy AS x, y.accuracy AS y, y.accuracy - x.accuracy AS d
+    FROM ranked AS s
+    JOIN ranked AS a USING (experiment, model, workers, cluster)
+    JOIN cluster AS x ON x.cluster = s.cluster AND x.experiment IS s.experiment AND x.workers = s.workers AND x.model = s.model
+                     AND x.arm IS s.arm AND x.settings = s.settings
+    JOIN cluster AS y ON y.cluster = a.cluster AND y.experiment IS a.experiment AND y.workers = a.workers AND y.model = a.model
+                     AND y.arm IS a.arm AND y.settings = a.settings AND y.seed = x.seed
+    WHERE s.place = 1 AND a.place = 1 AND s.side = 'synchronous' AND a.side = 'asynchronous'
+      AND x.accuracy IS NOT NULL AND y.accuracy IS NOT NULL),
+compared AS (
+    SELECT experiment, model, dataset, workers, config, "commit", sync_arm, async_arm, count(*) AS n, avg(x) AS sync_accuracy,
+           avg(y) AS async_accuracy, avg(d) AS difference,
+           CASE WHEN count(*) > 1 THEN
+               max(0.0, sum(d * d) - sum(d) * avg(d)) / (count(*) - 1) END AS variance
+    FROM pair
+    GROUP BY experiment, model, workers, cluster),
+measured AS (
+    SELECT *,
+           coalesce((SELECT quantile FROM student_95 WHERE freedom = n - 1), 1.96 + 2.5 / (n - 1))
+               * CASE WHEN variance > 0 THEN
+                     (WITH RECURSIVE newton (x) AS (
+                          SELECT (1 + variance / n) / 2
+                          UNION ALL
+                          SELECT (x + variance / n / x) / 2 FROM newton
+                          WHERE (x + variance / n / x) / 2 < x)
+                      SELECT min(x) FROM newton)
+                     ELSE variance END AS interval
+    FROM compared)
+SELECT experiment, model, dataset, workers, config ->> '$."pace.worker_cv"' AS worker_cv,
+       CASE WHEN config ->> '$."pace.worker"' >= 0 THEN config ->> '$."pace.slow_workers"' ELSE 0 END AS slow_workers,
+       CASE WHEN config ->> '$."pace.worker"' >= 0 THEN config ->> '$."pace.factor"' ELSE 1 END AS slow_factor,
+       config ->> '$."pace.mean_ms"' AS mean_ms, config ->> '$."network.gbps"' AS gbps, config ->> '$."network.latency_ms"' AS latency_ms,
+       CASE WHEN abs(difference) > interval THEN iif(difference > 0, 'asynchronous', 'synchronous')
+            ELSE 'undecided' END AS ahead,
+       abs(difference) AS margin, interval, n,
+       sync_arm, sync_accuracy, async_arm, async_accuracy, "commit"
+FROM measured
+ORDER BY experiment, model, worker_cv, slow_factor, gbps = 0 DESC, gbps DESC, workers;
