@@ -114,7 +114,7 @@ PROGRAM  := $(DIR)/gradlag
 TEST_SOURCES := $(shell find tests $(if $(WITH_CUDA),,-path tests/worker/cuda -prune -o -name test_process_cuda.c -prune -o) -name 'test_*.c' -print)
 TESTS    := $(patsubst %.c,$(DIR)/tests/%,$(notdir $(TEST_SOURCES)))
 TESTLIB  := $(patsubst %.c,$(DIR)/%.o,$(shell find tests -path tests/fuzz -prune -o -name '*.c' ! -name 'test_*' ! -name '*stand_in*' -print))
-EMBEDDED := $(sort $(shell find results experiments -name '*.sql' -o -name '*.css' -o -name '*.js' -o -name '*.yaml'))
+EMBEDDED := $(sort $(shell find results experiments -name '*.sql' -o -name '*.css' -o -name '*.js' -o -name '*.yaml' -o -name '*.csv'))
 
 -include $(shell find $(DIR) -name '*.d' 2>/dev/null)
 

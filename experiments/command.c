@@ -40,6 +40,8 @@ static const struct command_entry commands[] = {
              "one experiment: its runs, its table, PASS or FAIL for each claim")},
     {COMMAND(query, "NAME|\"SELECT …\"", "a named query, or SQL, on the results file"),
      .only_prints = true},
+    {COMMAND(advise, "key=value…", "which mode was ahead on clusters like yours"),
+     .only_prints = true},
     {COMMAND(show, "RUN…", "one run: curve, staleness, times, settings; several: a comparison"),
      .only_prints = true},
     {COMMAND(report, "[-o report.html] [--figures FOLDER]",

@@ -17,6 +17,7 @@ command_function command_run;
 command_function command_sweep;
 command_function command_reproduce;
 command_function command_query;
+command_function command_advise;
 command_function command_list;
 command_function command_show;
 command_function command_report;
@@ -38,7 +39,7 @@ extern const char command_run_help[], command_sweep_help[], command_reproduce_he
     command_query_help[], command_list_help[], command_show_help[], command_report_help[],
     command_check_help[], command_replay_help[], command_merge_help[], command_keygen_help[],
     command_completion_help[], command_export_help[], command_watch_help[], command_bench_help[],
-    command_server_help[], command_worker_help[], command_rank_help[];
+    command_advise_help[], command_server_help[], command_worker_help[], command_rank_help[];
 /* Print the second part of --help, from tables. */
 void command_print_benchmarks(FILE *to);
 void command_print_kinds(FILE *to);

@@ -221,6 +221,29 @@ static void expect_the_query_to_agree(struct process_rig *r)
     assert_true(fabs(100 * interval_of_query - interval) < 0.0051);
 }
 
+/* The map has 2 and 4 workers, a free network, and one slow worker or none. */
+static void expect_advice(struct process_rig *r)
+{
+    const char *const results = "results=results.db";
+    assert_int_equal(RIG_RUN(r, "advise", results, "workers=3", "pace.slow_workers=1"), OK);
+    process_expect_line(r, "2 ", "1 slow, factor 5");
+    process_expect_line(r, "4 ", "1 slow, factor 5");
+    process_expect_line(r, "workers=3 ", "between 2 and 4");
+    assert_null(strstr(process_output(r), "alike"));
+    assert_int_equal(RIG_RUN(r, "advise", results, "workers=4", "batch=64", "network.gbps=1"), OK);
+    process_expect_line(r, "4 ", "alike");
+    assert_null(strstr(process_output(r), "\n2 "));
+    process_expect_line(r, "batch=64", "no axis");
+    process_expect_line(r, "network.gbps=1 ", "nearest is 0");
+    /* A step 20 times as long with a 1/20 of the bandwidth: the share of the network is the same.
+     */
+    assert_int_equal(RIG_RUN(r, "advise", results, "network.gbps=2", "pace.mean_ms=400"), OK);
+    process_expect_line(r, "network.gbps=40 ", "nearest is 0");
+    assert_int_equal(RIG_RUN(r, "advise", results, "workers=x"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "advise", results, "experiment=other"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "advise", "results=none.db", "workers=2"), ERROR_RESULTS);
+}
+
 /* One column is undecided. Its two best arms get 13 more seeds, the other columns none. */
 static void undecided_columns_of_a_map_get_further_seeds(void **state)
 {
@@ -247,6 +270,7 @@ static void undecided_columns_of_a_map_get_further_seeds(void **state)
         process_expect_line(r, "2 ", "(16)");
     }
     expect_the_query_to_agree(r);
+    expect_advice(r);
     memcpy(strstr(text, "seeds: 16}"), "seeds: 3} ", strlen("seeds: 3} "));
     process_write(r, "further.yaml", text);
     assert_int_equal(RIG_RUN(r, "reproduce", "further.yaml", "--dry-run"), ERROR_USAGE);

@@ -1,0 +1,374 @@
+#include "experiments/claims/advice.h"
+
+#include "base/embedded.h"
+#include "base/memory.h"
+#include "experiments/print_columns.h"
+#include "results/query/query.h"
+#include "worker/model/model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *key, *column;
+} axes[ADVICE_AXES] = {
+    [ADVICE_WORKERS] = {"workers", "workers"},
+    [ADVICE_SLOW_FACTOR] = {"pace.factor", "slow_factor"},
+    [ADVICE_SLOW_WORKERS] = {"pace.slow_workers", "slow_workers"},
+    [ADVICE_WORKER_CV] = {"pace.worker_cv", "worker_cv"},
+    [ADVICE_GBPS] = {"network.gbps", "gbps"},
+    [ADVICE_LATENCY] = {"network.latency_ms", "latency_ms"},
+};
+
+/* ---- reading ------------------------------------------------------------------------------------
+ */
+
+enum { COLUMNS = 32 };
+
+/* Splits a line of CSV in place. The map has no quoted fields. */
+static size_t split(char *line, char *fields[COLUMNS])
+{
+    size_t count = 0;
+    for (char *field; count < COLUMNS && (field = strsep(&line, ",")) != NULL;)
+        fields[count++] = field;
+    return count;
+}
+
+static const char *field_of(char *const *names, char *const *fields, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0)
+            return fields[i];
+    return "";
+}
+
+static double number_of(char *const *names, char *const *fields, size_t count, const char *name)
+{
+    const char *text = field_of(names, fields, count, name);
+    return text[0] == '\0' ? NAN : strtod(text, NULL);
+}
+
+static void read_cell(struct advice *a, char *const *names, char *const *fields, size_t count)
+{
+    struct advice_cell *c = memory_append(&a->cells, &a->count, sizeof *a->cells);
+    *c = (struct advice_cell){.mean_ms = number_of(names, fields, count, "mean_ms"),
+                              .margin = number_of(names, fields, count, "margin"),
+                              .interval = number_of(names, fields, count, "interval"),
+                              .experiment = field_of(names, fields, count, "experiment"),
+                              .model = field_of(names, fields, count, "model"),
+                              .dataset = field_of(names, fields, count, "dataset"),
+                              .ahead = field_of(names, fields, count, "ahead"),
+                              .commit = field_of(names, fields, count, "commit"),
+                              .sync_arm = field_of(names, fields, count, "sync_arm"),
+                              .async_arm = field_of(names, fields, count, "async_arm"),
+                              .seeds = field_of(names, fields, count, "n"),
+                              .kept = true};
+    for (size_t i = 0; i < ADVICE_AXES; i++)
+        c->at[i] = number_of(names, fields, count, axes[i].column);
+}
+
+static void read_cells(struct advice *a)
+{
+    char *names[COLUMNS], *fields[COLUMNS], *rest = NULL;
+    char *line = strtok_r(a->csv, "\r\n", &rest);
+    const size_t count = line != NULL ? split(line, names) : 0;
+    while ((line = strtok_r(NULL, "\r\n", &rest)) != NULL)
+        if (split(line, fields) == count)
+            read_cell(a, names, fields, count);
+}
+
+static status query_map(struct advice *a, const char *experiment)
+{
+    status result = OK;
+    size_t length = 0;
+    struct text setting = {0};
+    text_add(&setting, "experiment=%s", experiment != NULL ? experiment : "all");
+    const char *const settings[] = {setting.at};
+    const struct query_request request = {.path = a->source,
+                                          .question = "crossover",
+                                          .settings = settings,
+                                          .setting_count = 1,
+                                          .format = QUERY_CSV};
+    FILE *memory = open_memstream(&a->csv, &length);
+    REQUIRE(memory != NULL);
+    result = query_run(&request, memory, NULL);
+    REQUIRE(fclose(memory) == 0);
+    text_free(&setting);
+    return result;
+}
+
+static const char *published_map(void)
+{
+    const struct embedded_file *f = embedded_files;
+    while (f->path != NULL && strcmp(f->path, "experiments/questions/crossover.csv") != 0)
+        f++;
+    return f->path != NULL ? f->text : "";
+}
+
+status advice_open(struct advice *out, const char *results, const char *experiment)
+{
+    status result = OK;
+    *out = (struct advice){.source = results};
+    if (results == NULL)
+        out->csv = text_copy(published_map());
+    else
+        TRY(query_map(out, experiment));
+    read_cells(out);
+    if (out->count == 0) {
+        char why[256];
+        FAIL(ERROR_USAGE, "%s has no map: %s. Make one with `gradlag reproduce crossover`",
+             results != NULL ? results : "the program", query_no_rows_reason("crossover", why));
+    }
+done:
+    if (result != OK)
+        advice_close(out);
+    return result;
+}
+
+void advice_close(struct advice *a)
+{
+    free(a->csv);
+    memory_free(a->cells);
+    text_free(&a->unknown);
+    *a = (struct advice){0};
+}
+
+/* ---- the nearest cells --------------------------------------------------------------------------
+ */
+
+/* Bandwidth 0 is the fastest network. */
+static double rank_of(enum advice_axis axis, double value)
+{
+    return axis == ADVICE_GBPS && value == 0 ? INFINITY : value;
+}
+
+/* The nearest values of the kept cells on both sides; equal if one of them is the wanted value or
+ * if the wanted value is beyond the map. */
+static void find_neighbours(const struct advice *a, enum advice_axis axis, double wanted,
+                            double *below, double *above)
+{
+    const double rank = rank_of(axis, wanted);
+    *below = *above = NAN;
+    for (const struct advice_cell *c = a->cells; c < a->cells + a->count; c++) {
+        const double r = rank_of(axis, c->at[axis]);
+        if (!c->kept || isnan(r))
+            continue;
+        if (r <= rank && !(rank_of(axis, *below) >= r))
+            *below = c->at[axis];
+        if (r >= rank && !(rank_of(axis, *above) <= r))
+            *above = c->at[axis];
+    }
+    if (isnan(*below))
+        *below = *above;
+    if (isnan(*above))
+        *above = *below;
+}
+
+static void keep_nearest(struct advice *a, enum advice_axis axis, double wanted)
+{
+    double below, above;
+    find_neighbours(a, axis, wanted, &below, &above);
+    if (isnan(below))
+        return; /* the cells do not tell */
+    for (size_t i = 0; i < a->count; i++)
+        a->cells[i].kept =
+            a->cells[i].kept && (a->cells[i].at[axis] == below || a->cells[i].at[axis] == above);
+    if (below == wanted || above == wanted)
+        return;
+    text_add(&a->unknown, "%s=%.4g is not in the map: ", axes[axis].key, wanted);
+    if (below == above)
+        text_add(&a->unknown, "nearest is %g%s\n", below,
+                 axis == ADVICE_GBPS && below == 0 ? " (no limit)" : "");
+    else
+        text_add(&a->unknown, "between %g and %g\n", below, above);
+}
+
+static status count_parameters(const char *model, const char *dataset, const struct settings *more,
+                               double *out)
+{
+    status result = OK;
+    struct settings all = {0};
+    struct dataset data = {0};
+    struct model m;
+    options *o = NULL;
+    parameter_table *table = NULL;
+    settings_add(&all, "model", model, COMMAND_LINE);
+    settings_add(&all, "dataset", dataset, COMMAND_LINE);
+    if (more != NULL)
+        settings_add_all(&all, more);
+    TRY(config_compose_unchecked(&o, &all));
+    TRY(dataset_open(&data, o, false));
+    TRY(model_open(&m, o, &data));
+    TRY(parameter_table_open(&table));
+    TRY(model_discover(&m, (struct shape){data.channels, data.height, data.width}, table));
+    *out = (double)parameter_table_count(table);
+done:
+    parameter_table_close(&table);
+    dataset_close(&data);
+    options_close(&o);
+    settings_free(&all);
+    return result;
+}
+
+static double setting_number(const struct settings *s, const char *key, double otherwise)
+{
+    const char *text = settings_find(s, key);
+    return text != NULL ? strtod(text, NULL) : otherwise;
+}
+
+/* The network of the map's model and steps that is to them what the user's network is to the
+ * user's. */
+static status scale_network(struct advice *a, const struct settings *s, double wanted[ADVICE_AXES])
+{
+    status result = OK;
+    const struct advice_cell *map = &a->cells[0];
+    const char *model = settings_find(s, "model");
+    const double step_ms = setting_number(s, "pace.mean_ms", map->mean_ms);
+    double own = 1, of_map = 1;
+    if (model != NULL && strcmp(model, map->model) != 0) {
+        TRY(count_parameters(map->model, map->dataset, NULL, &of_map));
+        TRY(count_parameters(model, map->dataset, s, &own));
+        text_add(&a->unknown,
+                 "model=%s has %.0f parameters; the map was made with %s on %s, which has %.0f, so "
+                 "its margins may not hold\n",
+                 model, own, map->model, map->dataset, of_map);
+    }
+    const double longer = step_ms / map->mean_ms, smaller = of_map / own;
+    if (longer == 1 && smaller == 1)
+        goto done;
+    if (wanted[ADVICE_GBPS] > 0) {
+        text_add(&a->unknown,
+                 "network.gbps=%g takes the share of a step of %g ms that %.3g takes of the map's "
+                 "%g ms\n",
+                 wanted[ADVICE_GBPS], step_ms, wanted[ADVICE_GBPS] * longer * smaller,
+                 map->mean_ms);
+    }
+    wanted[ADVICE_GBPS] *= longer * smaller;
+    wanted[ADVICE_LATENCY] /= longer;
+done:
+    return result;
+}
+
+/* Whether the map knows the setting. The model is dealt with in scale_network(). */
+static bool is_known(const struct advice *a, const struct setting *s)
+{
+    const bool fixed = strcmp(s->key, "dataset") == 0 || strcmp(s->key, "pace") == 0;
+    bool axis = strcmp(s->key, "model") == 0 || strcmp(s->key, "pace.mean_ms") == 0;
+    for (size_t i = 0; i < ADVICE_AXES; i++)
+        axis = axis || strcmp(s->key, axes[i].key) == 0;
+    return axis || (fixed &&
+                    (strcmp(s->value, a->cells[0].dataset) == 0 || strcmp(s->value, "gamma") == 0));
+}
+
+status advice_ask(struct advice *a, const struct settings *s)
+{
+    status result = OK;
+    double wanted[ADVICE_AXES];
+    for (size_t i = 0; i < ADVICE_AXES; i++)
+        wanted[i] = setting_number(s, axes[i].key, NAN);
+    TRY(scale_network(a, s, wanted));
+    for (size_t i = 0; i < ADVICE_AXES; i++)
+        if (!isnan(wanted[i]))
+            keep_nearest(a, i, wanted[i]);
+    for (size_t i = 0; i < s->count; i++) {
+        if (!is_known(a, &s->at[i]))
+            text_add(&a->unknown, "%s=%s: the map has no axis %s\n", s->at[i].key, s->at[i].value,
+                     s->at[i].key);
+    }
+done:
+    return result;
+}
+
+/* ---- output -------------------------------------------------------------------------------------
+ */
+
+enum {
+    WORKERS_WIDTH = 8,
+    NODES_WIDTH = 22,
+    NETWORK_WIDTH = 20,
+    SIDE_WIDTH = 14,
+    MARGIN_WIDTH = 19,
+    ARM_WIDTH = 11
+};
+
+static void nodes_text(const struct advice_cell *c, char out[64])
+{
+    if (c->at[ADVICE_SLOW_WORKERS] > 0)
+        snprintf(out, 64, "%g slow, factor %g", c->at[ADVICE_SLOW_WORKERS],
+                 c->at[ADVICE_SLOW_FACTOR]);
+    else if (c->at[ADVICE_WORKER_CV] > 0)
+        snprintf(out, 64, "varied, cv %g", c->at[ADVICE_WORKER_CV]);
+    else
+        snprintf(out, 64, "alike");
+}
+
+static void network_text(const struct advice_cell *c, char out[64])
+{
+    if (c->at[ADVICE_GBPS] == 0 && c->at[ADVICE_LATENCY] == 0)
+        snprintf(out, 64, "free");
+    else
+        snprintf(out, 64, "%g Gbit/s, %g ms", c->at[ADVICE_GBPS], c->at[ADVICE_LATENCY]);
+}
+
+static void margin_text(const struct advice_cell *c, char out[64])
+{
+    if (isnan(c->interval))
+        snprintf(out, 64, "%.2f (%s)", 100 * c->margin, c->seeds);
+    else
+        snprintf(out, 64, "%.2f ± %.2f (%s)", 100 * c->margin, 100 * c->interval, c->seeds);
+}
+
+static void print_cell_line(const struct advice_cell *c, FILE *to)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%g", c->at[ADVICE_WORKERS]);
+    print_padded(to, text, WORKERS_WIDTH);
+    nodes_text(c, text);
+    print_padded(to, text, NODES_WIDTH);
+    network_text(c, text);
+    print_padded(to, text, NETWORK_WIDTH);
+    print_padded(to, c->ahead, SIDE_WIDTH);
+    margin_text(c, text);
+    print_padded(to, text, MARGIN_WIDTH);
+    print_padded(to, c->sync_arm, ARM_WIDTH);
+    fprintf(to, "%s\n", c->async_arm);
+}
+
+static void print_sum(const struct advice *a, FILE *to)
+{
+    static const char *const outcomes[] = {"synchronous", "asynchronous", "undecided"};
+    size_t counts[COUNT_OF(outcomes)] = {0}, all = 0;
+    for (const struct advice_cell *c = a->cells; c < a->cells + a->count; c++) {
+        for (size_t i = 0; i < COUNT_OF(outcomes); i++)
+            counts[i] += c->kept && strcmp(c->ahead, outcomes[i]) == 0;
+        all += c->kept;
+    }
+    fprintf(to, "\nOf %zu cell%s: ", all, plural(all));
+    for (size_t i = 0; i < COUNT_OF(outcomes); i++)
+        fprintf(to, "%s%s %zu", i > 0 ? ", " : "", outcomes[i], counts[i]);
+    fputc('\n', to);
+}
+
+void advice_print(const struct advice *a, FILE *to)
+{
+    static const struct {
+        const char *title;
+        int width;
+    } titles[] = {{"workers", WORKERS_WIDTH},       {"nodes", NODES_WIDTH},
+                  {"network", NETWORK_WIDTH},       {"ahead", SIDE_WIDTH},
+                  {"points (seeds)", MARGIN_WIDTH}, {"sync arm", ARM_WIDTH}};
+    const struct advice_cell *first = &a->cells[0];
+    fprintf(to, "Ahead: %s on %s, steps of %g ms, experiment %s; from %s\n\n", first->model,
+            first->dataset, first->mean_ms, first->experiment,
+            a->source != NULL ? a->source : "the published map");
+    for (size_t i = 0; i < COUNT_OF(titles); i++)
+        print_padded(to, titles[i].title, titles[i].width);
+    fputs("async arm\n", to);
+    for (size_t i = 0; i < a->count; i++)
+        if (a->cells[i].kept)
+            print_cell_line(&a->cells[i], to);
+    print_sum(a, to);
+    if (a->unknown.length > 0)
+        fprintf(to, "\nNot in the map:\n%s", a->unknown.at);
+}

@@ -1,0 +1,54 @@
+/*
+ * advice.h — reads a map of clusters (query `crossover`): which mode is ahead on clusters like a
+ * user's, and what the map does not know about it.
+ *
+ * A map has a value of each axis in each of its cells. For each axis that the user's settings name,
+ * the cells with this value are kept, or those with the next lower and the next higher one. An axis
+ * that they do not name keeps all its values.
+ *
+ * The network counts relative to a step: a message of P floats takes 32 P bits / bandwidth. If the
+ * user's model or mean step time differ from the map's, the bandwidth with the same ratio of
+ * message to step is looked up, and the latency with the same ratio to a step.
+ */
+#ifndef GRADLAG_EXPERIMENTS_CLAIMS_ADVICE_H
+#define GRADLAG_EXPERIMENTS_CLAIMS_ADVICE_H
+
+#include "base/text.h"
+#include "experiments/config/config.h"
+
+#include <stdio.h>
+
+enum advice_axis {
+    ADVICE_WORKERS,
+    ADVICE_SLOW_FACTOR,
+    ADVICE_SLOW_WORKERS,
+    ADVICE_WORKER_CV,
+    ADVICE_GBPS, /* 0: no limit */
+    ADVICE_LATENCY,
+    ADVICE_AXES
+};
+struct advice_cell {
+    double at[ADVICE_AXES], mean_ms;
+    double margin, interval; /* fractions of 1; interval NaN for one seed */
+    const char *experiment, *model, *dataset, *ahead, *commit; /* point into advice.csv */
+    const char *sync_arm, *async_arm, *seeds;
+    bool kept;
+};
+struct advice {                /* zero-initialise; close with advice_close() */
+    char *csv;                 /* owned, by free() */
+    struct advice_cell *cells; /* [count] */
+    size_t count;
+    const char *source;  /* the results file; NULL: the published map */
+    struct text unknown; /* lines: what the map does not know */
+};
+
+/* Reads the published map (experiments/questions/crossover.csv), or that of a results file.
+ * `experiment`: NULL, all. ERROR_USAGE: there is no cell. ERROR_RESULTS: the file. */
+status advice_open(struct advice *out, const char *results, const char *experiment) MUST_CHECK;
+void advice_close(struct advice *a);
+/* Keeps the cells nearest to these settings; there is always one. ERROR_USAGE, ERROR_DATA: the
+ * model cannot be opened. */
+status advice_ask(struct advice *a, const struct settings *s) MUST_CHECK;
+void advice_print(const struct advice *a, FILE *to);
+
+#endif

@@ -1,0 +1,62 @@
+#include "experiments/claims/advice.h"
+#include "experiments/command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char command_advise_help[] =
+    "gradlag advise key=value… [results=FILE]\n\n"
+    "Says which mode, synchronous or asynchronous, was ahead at equal time on clusters like "
+    "yours,\n"
+    "and what is not known about yours. The keys are those of a run. The map, experiment\n"
+    "`crossover`, has the axes workers, pace.slow_workers, pace.factor, pace.worker_cv,\n"
+    "network.gbps and network.latency_ms. A value between two of the map shows both; a key that\n"
+    "you leave out shows all its values. model and pace.mean_ms scale the network: what counts is\n"
+    "the time of a message relative to a step.\n\n"
+    "  results=FILE  the map of a results file (`gradlag query crossover`) instead of the\n"
+    "                published one; experiment=NAME: only of this experiment\n\n"
+    "  gradlag advise workers=32 network.gbps=10 pace.slow_workers=1\n"
+    "  gradlag advise workers=16 network.gbps=10 model=resnet8 pace.mean_ms=40\n";
+
+/* Removes results=FILE; NULL: it is not there. */
+static const char *results_of(int *argc, char **argv)
+{
+    for (int i = 0; i < *argc; i++)
+        if (strncmp(argv[i], "results=", strlen("results=")) == 0)
+            return command_results(argc, argv);
+    return NULL;
+}
+
+static const char *experiment_of(int *argc, char **argv)
+{
+    const char *name = NULL;
+    int kept = 0;
+    for (int i = 0; i < *argc; i++)
+        if (strncmp(argv[i], "experiment=", strlen("experiment=")) == 0)
+            name = strchr(argv[i], '=') + 1;
+        else
+            argv[kept++] = argv[i];
+    *argc = kept;
+    return name;
+}
+
+status command_advise(int argc, char **argv)
+{
+    status result = OK;
+    struct advice a = {0};
+    struct settings s = {0};
+    options *o = NULL;
+    const char *results = results_of(&argc, argv), *experiment = experiment_of(&argc, argv);
+    TRY(command_no_flags_left(argc, argv, "advise", "settings only: no flags"));
+    settings_add(&s, "pace", "gamma", "advise"); /* which has all keys of the axes */
+    TRY(settings_read_arguments(&s, argc, argv));
+    TRY(config_compose_unchecked(&o, &s));
+    TRY(advice_open(&a, results, experiment));
+    TRY(advice_ask(&a, &s));
+    advice_print(&a, stdout);
+done:
+    advice_close(&a);
+    options_close(&o);
+    settings_free(&s);
+    return result;
+}
