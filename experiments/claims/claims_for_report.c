@@ -17,9 +17,12 @@ struct report_claim_set {
     struct report_arm *arms;
     struct report_expected *expected; /* of all arms, one after the other */
     struct report_claim *claims;
-    char *verdict, *tuning; /* free() */
-    struct text *whys;      /* one per claim */
-    struct text described;  /* the part that was judged */
+    char *verdict, *tuning;      /* free() */
+    struct report_map_cell *map; /* [map_size] */
+    struct text *panels;         /* [map_size] */
+    size_t map_size;
+    struct text *whys;     /* one per claim */
+    struct text described; /* the part that was judged */
 };
 
 /* ---- which part ---------------------------------------------------------------------------------
@@ -133,6 +136,69 @@ done:
     return result;
 }
 
+static const char *level_name(const struct experiment *e, int64_t column, size_t axis)
+{
+    return e->axes[axis].levels[experiment_level(e, column, axis)].name;
+}
+
+/* The levels of a column, as a place in the report's map. */
+static void place_column(const struct experiment *e, int64_t column, struct text *panel,
+                         struct report_map_cell *out)
+{
+    const size_t n = e->axis_count;
+    for (size_t i = 0; i + 2 < n; i++)
+        text_add(panel, "%s%s%s%s", i > 0 ? ", " : "", e->axes[i].named ? "" : e->axes[i].name,
+                 e->axes[i].named ? "" : "=", level_name(e, column, i));
+    out->panel = panel->at != NULL ? panel->at : "";
+    out->row = n > 1 ? level_name(e, column, n - 2) : "";
+    out->column = level_name(e, column, n - 1);
+}
+
+static void describe_lead(const struct cells *c, int64_t column, struct report_map_cell *out)
+{
+    struct lead lead;
+    cells_lead(c, column, &lead);
+    out->ahead = out->best_side = -1;
+    out->margin = lead.margin.mean;
+    out->interval = lead.margin.interval;
+    if (lead.ahead == NULL)
+        return;
+    out->best_side = (int)(lead.ahead - c->experiment->sides);
+    out->ahead = lead.decided ? out->best_side : -1;
+    out->seeds = lead.margin.n;
+    out->best = lead.best->arm->label;
+    out->other = lead.second->arm->label;
+}
+
+/* Every combination of levels, also those without a run: the quick part has few. */
+static status describe_map(struct report_claim_set *j, const struct experiment *e,
+                           struct report_map *out)
+{
+    status result = OK;
+    const struct cells *c = &j->part[j->quick].cells;
+    size_t count = 1, measured = 0;
+    for (size_t i = 0; i < e->axis_count; i++)
+        count *= e->axes[i].count;
+    if (e->side_count == 0 || e->side_count > REPORT_SIDES || e->axis_count == 0)
+        goto done;
+    TRY(memory_new(&j->map, count, sizeof *j->map, "map"));
+    TRY(memory_new(&j->panels, count, sizeof *j->panels, "map"));
+    j->map_size = count;
+    for (size_t i = 0; i < count; i++) {
+        place_column(e, (int64_t)i, &j->panels[i], &j->map[i]);
+        describe_lead(c, (int64_t)i, &j->map[i]);
+        measured += j->map[i].best_side >= 0;
+    }
+    for (size_t i = 0; i < e->side_count; i++)
+        out->sides[i] = e->sides[i].name;
+    out->side_count = e->side_count;
+    out->column_axis = e->axes[e->axis_count - 1].name;
+    out->cells = j->map;
+    out->cell_count = measured > 0 ? count : 0;
+done:
+    return result;
+}
+
 static status describe(struct report_claim_set *j, struct report_experiment *out)
 {
     status result = OK;
@@ -160,6 +226,7 @@ static status describe(struct report_claim_set *j, struct report_experiment *out
                                       .arm_count = e->arm_count,
                                       .claims = j->claims,
                                       .claim_count = e->claim_count};
+    TRY(describe_map(j, e, &out->map));
 done:
     memory_free(judged);
     return result;
@@ -219,6 +286,10 @@ static void report_claim_set_close(struct report_claim_set *j)
     for (size_t i = 0; j->whys != NULL && i < j->part[j->quick].e.claim_count; i++)
         text_free(&j->whys[i]);
     memory_free(j->whys);
+    for (size_t i = 0; j->panels != NULL && i < j->map_size; i++)
+        text_free(&j->panels[i]);
+    memory_free(j->panels);
+    memory_free(j->map);
     memory_free(j->claims);
     memory_free(j->arms);
     memory_free(j->expected);

@@ -28,6 +28,7 @@ struct plot {
     double width, height, left, right, top, bottom; /* left, …: margins around the area */
     const char *title, *description;                /* copied into the page, escaped */
     const char *class;                              /* NULL: none */
+    bool bare;               /* without axes; x, y and the margins are not used */
     struct figures *figures; /* NULL: on the page; else plot_end() adds the plot to them */
     size_t start;            /* set by plot_begin(): its place in `out` */
     double below;            /* height of the keys under the plot so far */

@@ -170,6 +170,8 @@ void plot_begin(struct plot *p)
     text_add(p->out, "</title><desc>");
     html_text(p->out, p->description);
     text_add(p->out, "</desc>\n");
+    if (p->bare)
+        return;
     draw_y_axis(p);
     text_add(p->out, "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>", p->left, p->height - p->bottom,
              p->width - p->right);

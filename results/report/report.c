@@ -257,9 +257,9 @@ static void add_contents(struct text *out, const struct report_data *d)
 
 static void add_parts(struct text *out, const struct report_data *d, const struct report_section *s)
 {
-    static report_part *const parts[] = {report_claims, report_legend,     report_workers,
-                                         report_curves, report_throughput, report_staleness,
-                                         report_time};
+    static report_part *const parts[] = {report_claims,    report_map,    report_legend,
+                                         report_workers,   report_curves, report_throughput,
+                                         report_staleness, report_time};
     for (size_t i = 0; i < COUNT_OF(parts); i++)
         parts[i](out, d, s);
 }

@@ -29,6 +29,23 @@ struct report_arm {
     const struct report_expected *expected;
     size_t expected_count;
 };
+/* A column of an experiment with a map: one level of each axis, and the side that is ahead. */
+struct report_map_cell {
+    const char *panel, *row, *column; /* levels of the last axis, the one before, all others; "" */
+    int ahead, best_side;    /* indices of sides; ahead -1: undecided; best_side -1: not measured */
+    double margin, interval; /* points, or a loss; interval: half of the 95 % interval, or NaN */
+    unsigned seeds;
+    const char *best, *other; /* labels of the arms that the margin compares; NULL: not measured */
+};
+enum { REPORT_SIDES = 8 };
+struct report_map {
+    const char *sides[REPORT_SIDES];
+    size_t side_count;
+    const char *column_axis;
+    /* By panel, row and column; every combination of levels. */
+    const struct report_map_cell *cells;
+    size_t cell_count;
+};
 struct report_experiment {
     const char *name, *question, *source; /* source may be NULL */
     const char *part;                     /* NULL, or the part that was judged: "the quick part" */
@@ -39,6 +56,7 @@ struct report_experiment {
     size_t arm_count;
     const struct report_claim *claims;
     size_t claim_count;
+    struct report_map map; /* without a cell: none */
 };
 struct report_request {
     const char *path;                            /* results file */

@@ -16,6 +16,7 @@ typedef void report_part(struct text *out, const struct report_data *d,
                          const struct report_section *s);
 
 report_part report_claims;     /* verdict, claims with their bands */
+report_part report_map;        /* which side is ahead in each column */
 report_part report_legend;     /* colour, shape and dash of each series */
 report_part report_workers;    /* accuracy against the number of workers */
 report_part report_curves;     /* accuracy against samples, and against time */
