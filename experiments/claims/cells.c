@@ -40,11 +40,18 @@ static struct cell *cell_of(const struct cells *c, const struct run_use *use)
     return NULL;
 }
 
+bool cells_have_run(const struct cells *c, const struct planned_run *r)
+{
+    return !c->partial || options_integer(r->settings, "seed") != c->left_out;
+}
+
 static void open_cells(struct cells *c)
 {
     for (const struct run_use *use = c->uses->at; use < c->uses->at + c->uses->count; use++) {
         struct cell *cell = cell_of(c, use);
         bool known = false;
+        if (!cells_have_run(c, &c->plan->runs[use->run]))
+            continue;
         if (cell == NULL) {
             cell = &c->at[c->count++];
             *cell = (struct cell){.arm = use->arm, .column = use->column};
@@ -60,22 +67,32 @@ static void open_cells(struct cells *c)
     qsort(c->columns, c->column_count, sizeof *c->columns, ascending);
 }
 
-/* Data without classes have a loss and no accuracy, which the first finished run shows. */
-static status choose_metric(struct cells *c)
+static status read_figures(struct cells *c)
 {
     status result = OK;
-    c->metric = c->experiment->metric;
-    for (size_t i = 0; c->metric == METRIC_ACCURACY && i < c->plan->count; i++) {
+    TRY(memory_new(&c->figures, c->plan->count, sizeof *c->figures, "figures"));
+    if (c->plan->count > 0)
+        TRY(query_begin(options_text(c->plan->runs[0].settings, "results")));
+    for (size_t i = 0; i < c->plan->count; i++) {
         const struct planned_run *r = &c->plan->runs[i];
-        struct run_figures f;
-        if (r->state == PLANNED_FINISHED) {
-            TRY(run_summary_read(options_text(r->settings, "results"), r->run_id, NULL, &f));
-            c->metric = isnan(f.accuracy) ? METRIC_LOSS : METRIC_ACCURACY;
-            break;
-        }
+        if (r->state == PLANNED_FINISHED)
+            TRY(run_summary_read(options_text(r->settings, "results"), r->run_id, r->settings,
+                                 &c->figures[i]));
     }
 done:
+    query_end();
     return result;
+}
+
+/* Data without classes have a loss and no accuracy, which the first finished run shows. */
+static void choose_metric(struct cells *c)
+{
+    size_t i = 0;
+    c->metric = c->experiment->metric;
+    while (i < c->plan->count && c->plan->runs[i].state != PLANNED_FINISHED)
+        i++;
+    if (c->metric == METRIC_ACCURACY && i < c->plan->count && isnan(c->figures[i].accuracy))
+        c->metric = METRIC_LOSS;
 }
 
 static double score_of(const struct cells *c, const struct run_figures *f)
@@ -105,23 +122,22 @@ struct cell_samples {
 };
 
 /* Adds a run to the sums of its cell; average() divides them. */
-static status add_run(struct cells *c, const struct run_use *use, struct cell_samples *samples)
+static void add_run(struct cells *c, const struct run_use *use, struct cell_samples *samples)
 {
-    status result = OK;
-    struct run_figures f;
     const size_t index = use->run;
     const struct planned_run *r = &c->plan->runs[index];
-    const options *o = r->settings;
     struct cell *cell = cell_of(c, use);
     c->scores[index] = NAN;
+    if (!cells_have_run(c, r))
+        return;
     if (!use->further && (r->state == PLANNED_DIVERGED || r->state == PLANNED_FINISHED))
         cell->unmeasured--;
     cell->diverged += r->state == PLANNED_DIVERGED;
     cell->died += r->state == PLANNED_DIVERGED;
     cell->failed += r->state == PLANNED_FAILED;
     if (r->state != PLANNED_FINISHED)
-        goto done;
-    TRY(run_summary_read(options_text(o, "results"), r->run_id, o, &f));
+        return;
+    const struct run_figures f = c->figures[index];
     cell->finished++;
     cell->staleness_spread_too_wide += isfinite(f.expected_cv);
     c->scores[index] = score_of(c, &f);
@@ -143,8 +159,6 @@ static status add_run(struct cells *c, const struct run_use *use, struct cell_sa
     cell->staleness_max = isnan(f.max_staleness) || isnan(cell->staleness_max)
                               ? NAN
                               : fmax(cell->staleness_max, f.max_staleness);
-done:
-    return result;
 }
 
 static void average(struct cell *cell, const struct cell_samples *samples)
@@ -164,27 +178,48 @@ static void average(struct cell *cell, const struct cell_samples *samples)
     cell->choice = sample_mean(&samples->choice);
 }
 
+/* Makes the cells from the figures. */
+static status fill(struct cells *c)
+{
+    status result = OK;
+    struct cell_samples *samples = NULL;
+    TRY(memory_new(&c->at, c->uses->count, sizeof *c->at, "cells"));
+    TRY(memory_new(&c->columns, c->uses->count, sizeof *c->columns, "columns"));
+    TRY(memory_new(&samples, c->uses->count, sizeof *samples, "cells"));
+    TRY(memory_new(&c->scores, c->plan->count, sizeof *c->scores, "scores"));
+    open_cells(c);
+    choose_metric(c);
+    for (size_t i = 0; i < c->uses->count; i++)
+        add_run(c, &c->uses->at[i], samples);
+    for (size_t i = 0; i < c->count; i++)
+        average(&c->at[i], &samples[i]);
+done:
+    memory_free(samples);
+    return result;
+}
+
 status cells_open(struct cells *out, const struct experiment *e, const struct plan *p,
                   const struct run_uses *uses)
 {
     status result = OK;
-    struct cell_samples *samples = NULL;
     *out = (struct cells){.experiment = e, .plan = p, .uses = uses};
-    TRY(memory_new(&out->at, uses->count, sizeof *out->at, "cells"));
-    TRY(memory_new(&out->columns, uses->count, sizeof *out->columns, "columns"));
-    TRY(memory_new(&samples, uses->count, sizeof *samples, "cells"));
-    TRY(memory_new(&out->scores, p->count, sizeof *out->scores, "scores"));
-    open_cells(out);
-    if (p->count > 0)
-        TRY(query_begin(options_text(p->runs[0].settings, "results")));
-    TRY(choose_metric(out));
-    for (size_t i = 0; i < uses->count; i++)
-        TRY(add_run(out, &uses->at[i], samples));
-    for (size_t i = 0; i < out->count; i++)
-        average(&out->at[i], &samples[i]);
+    TRY(read_figures(out));
+    TRY(fill(out));
 done:
-    query_end();
-    memory_free(samples);
+    if (result != OK)
+        cells_close(out);
+    return result;
+}
+
+status cells_without(struct cells *out, const struct cells *whole, int64_t seed)
+{
+    *out = (struct cells){.experiment = whole->experiment,
+                          .plan = whole->plan,
+                          .uses = whole->uses,
+                          .figures = whole->figures,
+                          .partial = true,
+                          .left_out = seed};
+    status result = fill(out);
     if (result != OK)
         cells_close(out);
     return result;
@@ -192,6 +227,8 @@ done:
 
 void cells_close(struct cells *c)
 {
+    if (!c->partial)
+        memory_free(c->figures);
     memory_free(c->at);
     memory_free(c->scores);
     memory_free(c->columns);

@@ -6,6 +6,7 @@
 
 #include "experiments/claims/experiment.h"
 #include "experiments/claims/expression.h"
+#include "experiments/run/run_summary_text.h"
 #include "experiments/sweep/plan.h"
 
 /* A planned run belongs to a cell. Columns whose settings have the same effect on an arm share its
@@ -53,9 +54,12 @@ struct cells {
     const struct experiment *experiment;
     const struct plan *plan;
     const struct run_uses *uses;
-    enum metric metric; /* the experiment's; METRIC_LOSS if its runs have no accuracy */
-    double *scores;     /* [plan->count]; NaN: the run has not finished */
-    int64_t *columns;   /* [column_count], ascending */
+    enum metric metric;          /* the experiment's; METRIC_LOSS if its runs have no accuracy */
+    struct run_figures *figures; /* [plan->count]; those of cells_without() are borrowed */
+    double *scores;              /* [plan->count]; NaN: the run has not finished, or is left out */
+    bool partial;                /* without the runs of one seed: */
+    int64_t left_out;
+    int64_t *columns; /* [column_count], ascending */
     size_t column_count;
 };
 
@@ -64,6 +68,11 @@ struct cells {
 status cells_open(struct cells *out, const struct experiment *e, const struct plan *p,
                   const struct run_uses *uses) MUST_CHECK;
 void cells_close(struct cells *c);
+/* The cells of `whole` without the runs of one seed, for intervals by the jackknife. `whole` must
+ * outlive them. */
+status cells_without(struct cells *out, const struct cells *whole, int64_t seed) MUST_CHECK;
+/* Whether the run counts in these cells. */
+bool cells_have_run(const struct cells *c, const struct planned_run *r);
 static inline bool cell_has(const struct cell *cell, const struct run_use *use)
 {
     return use->arm == cell->arm && use->column == cell->column;
@@ -76,9 +85,11 @@ void cells_pair(const struct cells *c, const struct cell *a, const struct cell *
 /* The cells that one claim reads. `incomplete` is set to a cell whose planned runs have not all
  * finished; the measure is then NaN, because a mean over survivors is misleading. died() needs only
  * ended runs. `delayed` is set to the first cell with staleness_spread_too_wide. */
-struct cells_reading {
+struct cells_reading { /* zero-initialise; the caller frees seeds.at with free() */
     const struct cells *cells;
     const struct cell *incomplete, *delayed;
+    /* The seeds of the finished runs that they read, each once. Of a pair those that both have. */
+    struct int_list seeds;
 };
 /* The measures of claims; docs/experiment-files.md lists them. `r` must outlive them. */
 struct measures cells_measures(struct cells_reading *r);

@@ -97,6 +97,7 @@ static void describe_claim(const struct judged_claim *j, struct text *why, struc
                                  .source = j->claim->source,
                                  .outcome = outcomes[j->outcome],
                                  .observed = j->value,
+                                 .interval = j->interval,
                                  .low = j->low,
                                  .high = j->high};
     reproduction_explain(j, true, why);

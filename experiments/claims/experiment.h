@@ -83,6 +83,7 @@ struct claim {
     char *text, *source; /* source may be NULL */
     char *value, *sql;   /* an expression (expression.h) or a SELECT; the other is NULL */
     double low, high, quick_low, quick_high;
+    bool equivalence; /* the whole interval must lie in the band */
     unsigned line;
 };
 

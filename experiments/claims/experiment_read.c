@@ -208,10 +208,27 @@ done:
     return result;
 }
 
+static status read_equivalence(const struct yaml_tree *d, const struct node *n, struct claim *out)
+{
+    status result = OK;
+    if (n == NULL)
+        goto done;
+    TRY(node_require(d, n, NODE_SCALAR, "equivalence"));
+    out->equivalence = strcmp(n->text, "true") == 0;
+    if (!out->equivalence)
+        FAIL(ERROR_USAGE, "%s:%u: equivalence is true or absent", d->name, n->line);
+    if (out->value == NULL)
+        FAIL(ERROR_USAGE, "%s:%u: equivalence needs 'value', whose interval is known", d->name,
+             n->line);
+done:
+    return result;
+}
+
 static status read_claim(const struct yaml_tree *d, const struct node *n, struct claim *out)
 {
     status result = OK;
-    static const char *const known[] = {"claim", "source", "value", "sql", "band", "quick", NULL};
+    static const char *const known[] = {"claim", "source", "value",       "sql",
+                                        "band",  "quick",  "equivalence", NULL};
     TRY(node_require(d, n, NODE_MAP, "a claim"));
     TRY(node_known_keys(d, n, known));
     out->line = n->line;
@@ -229,6 +246,7 @@ static status read_claim(const struct yaml_tree *d, const struct node *n, struct
     out->quick_high = out->high;
     if (quick != NULL)
         TRY(read_band(d, quick, "quick band", &out->quick_low, &out->quick_high));
+    TRY(read_equivalence(d, node_child(n, "equivalence"), out));
 done:
     return result;
 }

@@ -2,6 +2,7 @@
  * measures.c — the measures of claims: means of a cell, figures that a SELECT reads for each run,
  * and differences between two cells.
  */
+#include "base/memory.h"
 #include "base/suggestion.h"
 #include "experiments/claims/cells.h"
 #include "results/query/query.h"
@@ -202,7 +203,8 @@ static status mean_of(const struct cells *c, const struct cell *cell, const stru
     for (size_t i = 0; i < c->uses->count; i++) {
         const struct planned_run *r = &c->plan->runs[c->uses->at[i].run];
         double value;
-        if (r->state == PLANNED_FINISHED && cell_has(cell, &c->uses->at[i])) {
+        if (r->state == PLANNED_FINISHED && cell_has(cell, &c->uses->at[i]) &&
+            cells_have_run(c, r)) {
             TRY(run_value(q, r, number, &value));
             sum += value;
             count++;
@@ -211,6 +213,31 @@ static status mean_of(const struct cells *c, const struct cell *cell, const stru
     *out = sum / count;
 done:
     return result;
+}
+
+static bool has_seed(const struct cells *c, const struct cell *cell, int64_t seed)
+{
+    bool any = false;
+    for (size_t i = 0; i < c->uses->count && !any; i++) {
+        const struct planned_run *r = &c->plan->runs[c->uses->at[i].run];
+        any = cell_has(cell, &c->uses->at[i]) && options_integer(r->settings, "seed") == seed;
+    }
+    return any;
+}
+
+static void note_seeds(struct cells_reading *reading, const struct cell *a, const struct cell *b)
+{
+    const struct cells *c = reading->cells;
+    struct int_list *seeds = &reading->seeds;
+    for (size_t i = 0; i < c->uses->count; i++) {
+        const struct planned_run *r = &c->plan->runs[c->uses->at[i].run];
+        const int64_t seed = options_integer(r->settings, "seed");
+        bool known = !cell_has(a, &c->uses->at[i]) || !has_seed(c, b, seed);
+        for (size_t k = 0; k < seeds->count && !known; k++)
+            known = seeds->at[k] == seed;
+        if (!known)
+            *(int64_t *)memory_append(&seeds->at, &seeds->count, sizeof *seeds->at) = seed;
+    }
 }
 
 static void note_delayed(struct cells_reading *r, const struct cell *cell)
@@ -229,6 +256,7 @@ static status measure(void *context, const char *name, const char *arm, int64_t 
     if (result != OK || cell == NULL)
         return result;
     note_delayed(r, cell);
+    note_seeds(r, cell, cell);
     const struct measure_field *mean = find_mean(name);
     const bool counts_diverged = strcmp(name, "died") == 0;
     if (cell->finished + (counts_diverged ? cell->diverged : 0) < cell->planned)
@@ -257,6 +285,7 @@ static status measure_pair(void *context, const char *name, const char *arm, int
         return result;
     note_delayed(r, a);
     note_delayed(r, b);
+    note_seeds(r, a, b);
     if (is_complete(a) && is_complete(b)) {
         struct paired p;
         cells_pair(r->cells, a, b, &p);

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "experiments/print_columns.h"
 #include "results/query/query.h"
+#include "results/query/statistics.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -230,6 +231,41 @@ done:
     return result;
 }
 
+/* The value without the runs of one seed. */
+static status value_without(const struct cells *whole, const struct claim *c, int64_t seed,
+                            double *out)
+{
+    status result = OK;
+    struct cells part = {0};
+    struct cells_reading reading = {.cells = &part};
+    TRY(cells_without(&part, whole, seed));
+    const struct measures m = cells_measures(&reading);
+    TRY(expression_value(c->value, &m, out));
+done:
+    free(reading.seeds.at);
+    cells_close(&part);
+    return result;
+}
+
+/* Pseudo-values n v - (n - 1) v without one seed are treated as independent observations. */
+static status interval_of(const struct cells *whole, const struct claim *c, double value,
+                          const struct int_list *seeds, double *out)
+{
+    status result = OK;
+    struct sample pseudo = {0};
+    const double n = (double)seeds->count;
+    *out = NAN;
+    for (size_t i = 0; i < seeds->count && seeds->count > 1; i++) {
+        double without;
+        TRY(value_without(whole, c, seeds->at[i], &without));
+        sample_add(&pseudo, n * value - (n - 1) * without);
+    }
+    if (pseudo.n == seeds->count)
+        *out = sample_interval(&pseudo);
+done:
+    return result;
+}
+
 /* Sets reading->incomplete if runs that the claim reads have not finished. */
 static status claim_value(const struct claim *c, struct cells_reading *reading, const char *results,
                           double *value)
@@ -251,26 +287,42 @@ static bool is_open(const struct judged_claim *j)
     return isnan(j->value) && (c == NULL || c->finished + c->diverged + c->failed < c->planned);
 }
 
+static void set_outcome(struct judged_claim *j)
+{
+    const bool all_in =
+        j->value - j->interval >= j->low && j->value + j->interval <= j->high; /* false for NaN */
+    const bool in = j->value >= j->low && j->value <= j->high;
+    const bool holds = j->claim->equivalence && isfinite(j->interval) ? all_in : in;
+    j->outcome = is_open(j) ? CLAIM_OPEN : holds ? CLAIM_PASS : CLAIM_FAIL;
+    j->borderline =
+        j->outcome == CLAIM_PASS && !all_in && (isfinite(j->interval) || j->claim->equivalence);
+}
+
 status reproduction_judge(const struct reproduction *r, bool quick, struct judged_claim *out)
 {
     status result = OK;
+    struct cells_reading reading = {0};
     TRY(query_begin(reproduction_results(r)));
     for (size_t i = 0; i < r->e.claim_count; i++) {
         const struct claim *c = &r->e.claims[i];
         struct judged_claim *j = &out[i];
-        struct cells_reading reading = {.cells = &r->cells};
+        reading = (struct cells_reading){.cells = &r->cells};
         *j = (struct judged_claim){.claim = c,
                                    .value = NAN,
+                                   .interval = NAN,
                                    .low = quick ? c->quick_low : c->low,
                                    .high = quick ? c->quick_high : c->high};
         TRY(claim_value(c, &reading, reproduction_results(r), &j->value));
         j->incomplete = reading.incomplete;
         j->delayed = reading.delayed;
-        j->outcome = is_open(j)                                  ? CLAIM_OPEN
-                     : j->value >= j->low && j->value <= j->high ? CLAIM_PASS
-                                                                 : CLAIM_FAIL;
+        if (c->value != NULL && isfinite(j->value))
+            TRY(interval_of(&r->cells, c, j->value, &reading.seeds, &j->interval));
+        set_outcome(j);
+        free(reading.seeds.at);
+        reading.seeds.at = NULL;
     }
 done:
+    free(reading.seeds.at);
     query_end();
     return result;
 }
@@ -297,6 +349,12 @@ void reproduction_explain(const struct judged_claim *j, bool by_label, struct te
 void reproduction_remark(const struct judged_claim *j, bool by_label, struct text *out)
 {
     const struct cell *c = j->delayed;
+    if (j->borderline)
+        text_add(out,
+                 isfinite(j->interval)
+                     ? "borderline: not all of its 95 %% interval is in the band%s"
+                     : "borderline: too few seeds to test equivalence%s",
+                 c != NULL ? "; " : "");
     if (c != NULL) {
         text_add(out,
                  "%s with %s: in %u of %u runs staleness spreads wider than the pace explains; "

@@ -49,6 +49,11 @@ struct judged_claim {
     const struct claim *claim;
     enum claim_outcome outcome;
     double value, low, high; /* value: NaN if not known */
+    /* Half of the 95 % interval of the value, by the jackknife over seeds: the value without each
+     * seed in turn, and Student's t (Tukey 1958; for a mean it is the usual interval). NaN: fewer
+     * than two seeds, or a claim in SQL. */
+    double interval;
+    bool borderline; /* it passes, and its interval is not all in the band */
     /* Cells that it reads, or NULL: one whose runs did not all finish; one with
      * staleness_spread_too_wide. */
     const struct cell *incomplete, *delayed;
@@ -58,7 +63,7 @@ status reproduction_judge(const struct reproduction *r, bool quick,
                           struct judged_claim *out) MUST_CHECK;
 /* Appends why a claim has no value; nothing if it has one. The text has the arm's name or label. */
 void reproduction_explain(const struct judged_claim *j, bool by_label, struct text *out);
-/* Appends a remark if other work delayed the runs that the claim reads. */
+/* Appends remarks: the claim is borderline; other work delayed the runs that it reads. */
 void reproduction_remark(const struct judged_claim *j, bool by_label, struct text *out);
 
 #endif

@@ -7,6 +7,7 @@
 #include "results/query/query.h"
 #include "results/query/statistics.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,7 +69,7 @@ status scoreboard_add(struct scoreboard *b, const struct reproduction *r,
     line->planned += trials_remaining_runs(&r->tuning.trials);
     count_runs(&r->plan, line);
     for (size_t i = 0; i < r->e.claim_count; i++)
-        line->claims[judged[i].outcome]++;
+        line->claims[judged[i].outcome]++, line->borderline += judged[i].borderline;
     TRY(read_origin(r, line));
 done:
     return result;
@@ -105,8 +106,11 @@ static void print_markdown(const struct scoreboard *b, FILE *to)
     for (size_t i = 0; i < b->count; i++) {
         const struct scoreboard_line *l = &b->lines[i];
         size_t claims = l->claims[CLAIM_PASS] + l->claims[CLAIM_FAIL] + l->claims[CLAIM_OPEN];
-        fprintf(to, "| [%s](#%s) | %s | %zu of %zu | %zu | %zu | %zu of %zu | %s | %s |\n", l->name,
-                l->name, line_verdict(l), l->claims[CLAIM_PASS], claims, l->claims[CLAIM_FAIL],
+        fprintf(to, "| [%s](#%s) | %s | %zu of %zu", l->name, l->name, line_verdict(l),
+                l->claims[CLAIM_PASS], claims);
+        if (l->borderline > 0)
+            fprintf(to, ", %zu borderline", l->borderline);
+        fprintf(to, " | %zu | %zu | %zu of %zu | %s | %s |\n", l->claims[CLAIM_FAIL],
                 l->claims[CLAIM_OPEN], l->there, l->planned, or_dash(l->days), or_dash(l->commits));
     }
 }
@@ -149,7 +153,10 @@ void scoreboard_print_page(const struct scoreboard *b, const char *experiments, 
         "claim that failed stays in its file unchanged; the text below it explains why. Figures "
         "are of the test set unless the table\n"
         "names a loss, with the number of runs in parentheses; `[79.8]` is\n"
-        "the source's figure for that cell. Synchronous runs and runs with `engine=virtual` repeat "
+        "the source's figure for that cell. A claim is borderline if it holds, but not all of the "
+        "95 % "
+        "interval of its value is in the band\n"
+        "(jackknife over seeds). Synchronous runs and runs with `engine=virtual` repeat "
         "bit for bit. Asynchronous runs of\n"
         "processes do not: their standard deviation shows how much they vary.\n\n";
     char *page = NULL, sum[65];
@@ -178,6 +185,14 @@ const char *scoreboard_mark(enum claim_outcome outcome)
     return outcome == CLAIM_PASS ? "PASS" : outcome == CLAIM_FAIL ? "FAIL" : "–";
 }
 
+static void print_value(const struct judged_claim *j, FILE *to)
+{
+    const int decimals = band_decimals(j->value, j->low, j->high);
+    fprintf(to, "%.*f", decimals, j->value);
+    if (isfinite(j->interval))
+        fprintf(to, " ± %.*f", decimals, j->interval);
+}
+
 void scoreboard_print_observed(const struct judged_claim *j, FILE *to)
 {
     struct text why = {0}, remark = {0};
@@ -185,7 +200,7 @@ void scoreboard_print_observed(const struct judged_claim *j, FILE *to)
     if (why.length > 0)
         fprintf(to, "%s", why.at);
     else
-        fprintf(to, "%.*f", band_decimals(j->value, j->low, j->high), j->value);
+        print_value(j, to);
     text_free(&why);
     reproduction_remark(j, false, &remark);
     if (remark.length > 0)

@@ -10,7 +10,7 @@
 struct scoreboard_line {
     char name[64];
     size_t planned, there; /* runs and trials; those of them that finished or diverged */
-    size_t claims[CLAIM_OUTCOMES];
+    size_t claims[CLAIM_OUTCOMES], borderline;
     char *days, *commits; /* owned: when, and by which commits of gradlag, they ran; NULL: none */
 };
 struct scoreboard { /* zero-initialise */

@@ -17,6 +17,7 @@ struct report_claim {
     const char *text, *source; /* source may be NULL */
     enum report_outcome outcome;
     double observed, low, high; /* observed is NaN if the claim is open */
+    double interval;            /* half of the 95 % interval of `observed`; NaN: not known */
     const char *why;            /* NULL, or why the claim is open */
 };
 /* The value of the experiment's source for a cell: percent, or a loss. */

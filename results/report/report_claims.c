@@ -47,12 +47,17 @@ static void add_band(struct text *out, const struct report_claim *c)
     double place = 100 * (0.25 + 0.5 * (c->observed - c->low) / width);
     double band = c->high > c->low ? 50 : 1;
     place = isnan(place) ? 0 : fmax(2, fmin(98, place));
+    const double half = isfinite(c->interval) ? 50 * c->interval / width : 0;
     text_add(out,
              "<svg class=\"band-of\" width=\"100%%\" height=\"16\" aria-hidden=\"true\">"
              "<path class=\"axis\" d=\"M0 8h2000\"/><rect class=\"allowed\" x=\"25%%\" y=\"3\" "
              "width=\"%.0f%%\" height=\"10\" rx=\"2\"/>",
              band);
     if (isfinite(c->observed)) {
+        text_add(out,
+                 "<line class=\"axis\" x1=\"%.1f%%\" x2=\"%.1f%%\" y1=\"8\" y2=\"8\" "
+                 "stroke-width=\"2\"/>",
+                 fmax(0, place - half), fmin(100, place + half));
         text_add(out, "<circle class=\"%s\" cx=\"%.1f%%\" cy=\"8\" r=\"5\"/>",
                  c->outcome == REPORT_PASS ? "pass" : "fail", place);
     }

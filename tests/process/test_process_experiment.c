@@ -171,6 +171,41 @@ static const char axes[] =
     "  - {claim: Shared, value: 'paired(sync, slow, none, 4, sync, slow, inverse, 4)', band: [0, "
     "0]}\n";
 
+/* The jackknife of a mean is its interval by Student's t, which the map prints. */
+static void expect_borderline(struct process_rig *r)
+{
+    double margin, interval;
+    const char *value = "abs(paired(async, sync, alike, none, 4))";
+    const char *row = strstr(process_output(r), "\n4 ");
+    struct text text = {0};
+    assert_int_equal(sscanf(strchr(row, '+'), "%lf ± %lf", &margin, &interval), 2);
+    assert_true(interval > 0.1);
+    text_add(&text, "%s", axes);
+    for (int equivalence = 0; equivalence < 2; equivalence++) {
+        for (int wide = 0; wide < 2; wide++) {
+            const double half = (wide ? 1.1 : 0.9) * interval;
+            text_add(&text, "  - {claim: %s %s, value: '%s', band: [%g, %g]%s}\n",
+                     wide ? "wide" : "narrow", equivalence ? "test" : "claim", value, margin - half,
+                     margin + half, equivalence ? ", equivalence: true" : "");
+        }
+    }
+    process_write(r, "axes.yaml", text.at);
+    assert_int_equal(RIG_RUN(r, "reproduce", "axes.yaml", "--no-run"), ERROR_OTHER);
+    process_expect_line(r, "PASS", "narrow claim");
+    process_expect_line(r, "PASS", "wide claim");
+    process_expect_line(r, "FAIL", "narrow test");
+    process_expect_line(r, "PASS", "wide test");
+    const char *first = strstr(process_output(r), "borderline");
+    assert_true(first > strstr(process_output(r), "narrow claim"));
+    assert_null(strstr(first + 1, "borderline"));
+    double observed, half;
+    assert_int_equal(sscanf(strstr(strstr(process_output(r), "wide test"), "observed"),
+                            "observed %lf ± %lf", &observed, &half),
+                     2);
+    assert_true(fabs(observed - margin) < 0.011 && fabs(half - interval) < 0.011);
+    text_free(&text);
+}
+
 /* Synchronous runs do not depend on damping, so its levels share them. */
 static void several_axes_give_a_table_for_each_combination(void **state)
 {
@@ -200,6 +235,7 @@ static void several_axes_give_a_table_for_each_combination(void **state)
                          "'$.\"pace.worker\"', -1) < 0"));
     assert_true(margin[0] == '+');
     process_expect_line(r, margin, "(3)");
+    expect_borderline(r);
 }
 
 /* The query finds the arms and the margin from the runs alone. The first column is the first row.
