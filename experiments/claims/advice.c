@@ -4,7 +4,6 @@
 #include "base/memory.h"
 #include "experiments/print_columns.h"
 #include "results/query/query.h"
-#include "worker/model/model.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -184,33 +183,6 @@ static void keep_nearest(struct advice *a, enum advice_axis axis, double wanted)
         text_add(&a->unknown, "between %g and %g\n", below, above);
 }
 
-static status count_parameters(const char *model, const char *dataset, const struct settings *more,
-                               double *out)
-{
-    status result = OK;
-    struct settings all = {0};
-    struct dataset data = {0};
-    struct model m;
-    options *o = NULL;
-    parameter_table *table = NULL;
-    settings_add(&all, "model", model, COMMAND_LINE);
-    settings_add(&all, "dataset", dataset, COMMAND_LINE);
-    if (more != NULL)
-        settings_add_all(&all, more);
-    TRY(config_compose_unchecked(&o, &all));
-    TRY(dataset_open(&data, o, false));
-    TRY(model_open(&m, o, &data));
-    TRY(parameter_table_open(&table));
-    TRY(model_discover(&m, (struct shape){data.channels, data.height, data.width}, table));
-    *out = (double)parameter_table_count(table);
-done:
-    parameter_table_close(&table);
-    dataset_close(&data);
-    options_close(&o);
-    settings_free(&all);
-    return result;
-}
-
 static double setting_number(const struct settings *s, const char *key, double otherwise)
 {
     const char *text = settings_find(s, key);
@@ -219,25 +191,19 @@ static double setting_number(const struct settings *s, const char *key, double o
 
 /* The network of the map's model and steps that is to them what the user's network is to the
  * user's. */
-static status scale_network(struct advice *a, const struct settings *s, double wanted[ADVICE_AXES])
+static void scale_network(struct advice *a, const struct settings *s,
+                          const struct advice_sizes *sizes, double wanted[ADVICE_AXES])
 {
-    status result = OK;
     const struct advice_cell *map = &a->cells[0];
-    const char *model = settings_find(s, "model");
     const double step_ms = setting_number(s, "pace.mean_ms", map->mean_ms);
-    double own = 1, of_map = 1;
-    if (model != NULL && strcmp(model, map->model) != 0) {
-        TRY(count_parameters(map->model, map->dataset, NULL, &of_map));
-        TRY(count_parameters(model, map->dataset, s, &own));
+    const double longer = step_ms / map->mean_ms, smaller = sizes->of_map / sizes->own;
+    if (smaller != 1) {
         text_add(&a->unknown,
                  "model=%s has %.0f parameters; the map was made with %s on %s, which has %.0f, so "
                  "its margins may not hold\n",
-                 model, own, map->model, map->dataset, of_map);
+                 settings_find(s, "model"), sizes->own, map->model, map->dataset, sizes->of_map);
     }
-    const double longer = step_ms / map->mean_ms, smaller = of_map / own;
-    if (longer == 1 && smaller == 1)
-        goto done;
-    if (wanted[ADVICE_GBPS] > 0) {
+    if (longer * smaller != 1 && wanted[ADVICE_GBPS] > 0) {
         text_add(&a->unknown,
                  "network.gbps=%g takes the share of a step of %g ms that %.3g takes of the map's "
                  "%g ms\n",
@@ -246,8 +212,6 @@ static status scale_network(struct advice *a, const struct settings *s, double w
     }
     wanted[ADVICE_GBPS] *= longer * smaller;
     wanted[ADVICE_LATENCY] /= longer;
-done:
-    return result;
 }
 
 /* Whether the map knows the setting. The model is dealt with in scale_network(). */
@@ -261,13 +225,12 @@ static bool is_known(const struct advice *a, const struct setting *s)
                     (strcmp(s->value, a->cells[0].dataset) == 0 || strcmp(s->value, "gamma") == 0));
 }
 
-status advice_ask(struct advice *a, const struct settings *s)
+void advice_ask(struct advice *a, const struct settings *s, const struct advice_sizes *sizes)
 {
-    status result = OK;
     double wanted[ADVICE_AXES];
     for (size_t i = 0; i < ADVICE_AXES; i++)
         wanted[i] = setting_number(s, axes[i].key, NAN);
-    TRY(scale_network(a, s, wanted));
+    scale_network(a, s, sizes, wanted);
     for (size_t i = 0; i < ADVICE_AXES; i++)
         if (!isnan(wanted[i]))
             keep_nearest(a, i, wanted[i]);
@@ -276,8 +239,6 @@ status advice_ask(struct advice *a, const struct settings *s)
             text_add(&a->unknown, "%s=%s: the map has no axis %s\n", s->at[i].key, s->at[i].value,
                      s->at[i].key);
     }
-done:
-    return result;
 }
 
 /* ---- output -------------------------------------------------------------------------------------

@@ -46,9 +46,13 @@ struct advice {                /* zero-initialise; close with advice_close() */
  * `experiment`: NULL, all. ERROR_USAGE: there is no cell. ERROR_RESULTS: the file. */
 status advice_open(struct advice *out, const char *results, const char *experiment) MUST_CHECK;
 void advice_close(struct advice *a);
-/* Keeps the cells nearest to these settings; there is always one. ERROR_USAGE, ERROR_DATA: the
- * model cannot be opened. */
-status advice_ask(struct advice *a, const struct settings *s) MUST_CHECK;
+/* Numbers of parameters of the user's model and of the map's; 1 and 1 if they are the same model.
+ */
+struct advice_sizes {
+    double own, of_map;
+};
+/* Keeps the cells nearest to these settings; there is always one. */
+void advice_ask(struct advice *a, const struct settings *s, const struct advice_sizes *sizes);
 void advice_print(const struct advice *a, FILE *to);
 
 #endif

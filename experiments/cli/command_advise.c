@@ -1,5 +1,6 @@
 #include "experiments/claims/advice.h"
 #include "experiments/command.h"
+#include "worker/model/model.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -40,10 +41,53 @@ static const char *experiment_of(int *argc, char **argv)
     return name;
 }
 
+static status count_parameters(const char *model, const char *dataset, const struct settings *more,
+                               double *out)
+{
+    status result = OK;
+    struct settings all = {0};
+    struct dataset data = {0};
+    struct model m;
+    options *o = NULL;
+    parameter_table *table = NULL;
+    settings_add(&all, "model", model, COMMAND_LINE);
+    settings_add(&all, "dataset", dataset, COMMAND_LINE);
+    if (more != NULL)
+        settings_add_all(&all, more);
+    TRY(config_compose_unchecked(&o, &all));
+    TRY(dataset_open(&data, o, false));
+    TRY(model_open(&m, o, &data));
+    TRY(parameter_table_open(&table));
+    TRY(model_discover(&m, (struct shape){data.channels, data.height, data.width}, table));
+    *out = (double)parameter_table_count(table);
+done:
+    parameter_table_close(&table);
+    dataset_close(&data);
+    options_close(&o);
+    settings_free(&all);
+    return result;
+}
+
+static status compare_sizes(const struct advice *a, const struct settings *s,
+                            struct advice_sizes *out)
+{
+    status result = OK;
+    const struct advice_cell *map = &a->cells[0];
+    const char *model = settings_find(s, "model");
+    *out = (struct advice_sizes){1, 1};
+    if (model != NULL && strcmp(model, map->model) != 0) {
+        TRY(count_parameters(map->model, map->dataset, NULL, &out->of_map));
+        TRY(count_parameters(model, map->dataset, s, &out->own));
+    }
+done:
+    return result;
+}
+
 status command_advise(int argc, char **argv)
 {
     status result = OK;
     struct advice a = {0};
+    struct advice_sizes sizes;
     struct settings s = {0};
     options *o = NULL;
     const char *results = results_of(&argc, argv), *experiment = experiment_of(&argc, argv);
@@ -52,7 +96,8 @@ status command_advise(int argc, char **argv)
     TRY(settings_read_arguments(&s, argc, argv));
     TRY(config_compose_unchecked(&o, &s));
     TRY(advice_open(&a, results, experiment));
-    TRY(advice_ask(&a, &s));
+    TRY(compare_sizes(&a, &s, &sizes));
+    advice_ask(&a, &s, &sizes);
     advice_print(&a, stdout);
 done:
     advice_close(&a);
