@@ -274,11 +274,17 @@ static void the_time_to_an_accuracy_is_that_of_its_first_evaluation(void **state
     const char *const settings[][1] = {{"accuracy=0.6"}, {"accuracy=60"}};
     for (size_t i = 0; i < COUNT_OF(settings); i++) {
         assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings[i], 1), OK);
-        assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,1,1,3,,2400,75\n");
-        assert_contains(answer, "stale-gradients,undamped,async,none,4,0.03,32,,3,1,4,,3200,100\n");
+        assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,1,1,3,,,2400,75\n");
+        assert_contains(answer, "stale-gradients,undamped,async,none,4,0.03,32,,3,1,4,,,3200,100\n");
         assert_contains(answer, "stale-gradients,damped,async,polynomial,4,0.03,32,"
-                                "damping.power=0.5,2,2,3,0,2400,75\n");
+                                "damping.power=0.5,2,2,3,0,0,2400,75\n");
     }
+    /* 3 and 5 s: a standard error of 1 s, and one degree of freedom. */
+    rig_change("UPDATE evaluation SET seconds = seconds + 2 WHERE run_id = (SELECT max(id) FROM "
+               "run WHERE arm = 'damped' AND status = 'finished')");
+    assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings[0], 1), OK);
+    assert_contains(answer, "damping.power=0.5,2,2,4,1.414213");
+    assert_contains(answer, ",12.706,2400,75\n");
     /* Reaching an accuracy again adds no row. */
     rig_change("UPDATE evaluation SET test_accuracy = 0.5 WHERE run_id = 1 AND updates >= 50");
     assert_string_equal(rig_ask("SELECT group_concat(updates, ' ') FROM time_to_accuracy "

@@ -1,8 +1,8 @@
--- Time to reach a test accuracy: seconds and samples, mean and sd over seeds
+-- Time to reach a test accuracy: seconds and samples, mean, sd and 95 % interval over seeds
 -- :accuracy = 0.85  the test accuracy to reach, as a fraction; a number above 1 is read as percent
 -- :experiment = all  only the runs of one experiment
--- Seconds of training, without evaluation. Means are over the runs that reached the accuracy. The square root is
--- computed by Newton's method, as in the view accuracy_by_workers.
+-- Seconds of training, without evaluation. Means are over the runs that reached the accuracy; interval: half the width of
+-- that of mean_seconds. Square roots are computed by Newton's method, as in the view accuracy_by_workers.
 -- No rows: no matching run has finished yet
 WITH reached AS (
     SELECT run_id, min(seconds) AS seconds, min(samples) AS samples, min(updates) AS updates
@@ -34,6 +34,15 @@ SELECT experiment, arm, mode, damping, workers, lr, batch, differing, runs, reac
                 SELECT (x + variance / x) / 2 FROM newton WHERE (x + variance / x) / 2 < x)
             SELECT min(x) FROM newton)
            ELSE variance END AS sd_seconds,
+       coalesce((SELECT quantile FROM student_95 WHERE freedom = reached - 1), 1.96 + 2.5 / (reached - 1))
+           * CASE WHEN variance > 0 THEN
+                 (WITH RECURSIVE newton (x) AS (
+                      SELECT (1 + variance / reached) / 2
+                      UNION ALL
+                      SELECT (x + variance / reached / x) / 2 FROM newton
+                      WHERE (x + variance / reached / x) / 2 < x)
+                  SELECT min(x) FROM newton)
+                 ELSE variance END AS interval,
        mean_samples, mean_updates
 FROM averaged
 ORDER BY experiment, mean_seconds IS NULL, mean_seconds;
