@@ -9,13 +9,16 @@
 #include <stdio.h>
 
 const char command_merge_help[] =
-    "gradlag merge FILE… -o OUT\n\n"
+    "gradlag merge FILE… -o OUT [--summaries]\n\n"
     "Copies the runs of several results files, with all their rows, into OUT, and checks OUT.\n"
     "OUT may exist and may have other runs. Runs are identified by their uuid: a run that OUT\n"
     "has already is not copied again, so a second merge adds only new runs. Runs that are\n"
     "running or queued are not copied. It is an error if a run is in both files and differs.\n"
     "After an error or Ctrl-C an existing OUT has each FILE completely or not at all; a new OUT\n"
     "is not created.\n\n"
+    "  --summaries  without the rows of single gradients and steps (tables push and step), which\n"
+    "               are most of a file: to publish. Curves, histograms of staleness and mean\n"
+    "               times stay; such runs cannot be replayed\n\n"
     "  gradlag merge node1.db node2.db -o all.db\n";
 
 static bool stop_requested(void)
@@ -55,14 +58,15 @@ status command_merge(int argc, char **argv)
     merge *m = NULL;
     struct text left = {0};
     TRY(command_value(&argc, argv, "-o", &out));
-    TRY(command_no_flags_left(argc, argv, "merge", "-o OUT"));
+    const bool summaries = command_flag(&argc, argv, "--summaries");
+    TRY(command_no_flags_left(argc, argv, "merge", "-o OUT and --summaries"));
     if (out == NULL || argc == 0) {
         FAIL(ERROR_USAGE, "merge: name the files to read and the file to write, as in `gradlag "
                           "merge a.db b.db -o all.db`");
     }
     launch_catch_signals();
     recorder_give_up_when(stop_requested);
-    TRY(merge_open(&m, out));
+    TRY(merge_open(&m, out, summaries));
     result = merge_all(m, argc, argv, out);
     if (result != OK) {
         merge_describe(m, &left);

@@ -211,11 +211,11 @@ static status check_run(const struct recorded_run *run)
              (long long)run->id, (long long)run->id);
     }
     if (run->push_count == 0) {
-        FAIL(
-            ERROR_USAGE,
-            "run %lld has no recorded gradients: it ran with record=evaluations, or it was resumed "
-            "after its last update",
-            (long long)run->id);
+        FAIL(ERROR_USAGE,
+             "run %lld has no recorded gradients: it ran with record=evaluations, its file has "
+             "only summaries (`gradlag merge --summaries`), or it was resumed "
+             "after its last update",
+             (long long)run->id);
     }
 done:
     return result;

@@ -21,6 +21,7 @@ struct merge {
     struct atomic_file
         draft;    /* a new target under its temporary name; not open: `into` itself is written */
     size_t files; /* number of files added */
+    bool summaries;
 };
 
 #define ENDED(run) run ".status NOT IN ('queued', 'running')"
@@ -180,13 +181,22 @@ done:
     "SELECT theirs.id, ours.id, ours.uuid FROM source.run AS theirs JOIN main.run AS ours "        \
     "USING (uuid) WHERE " ENDED("theirs") " AND " ENDED("ours") " AND "
 
+/* Tables that a file with summaries alone lacks. */
+static bool has_summary(const char *table)
+{
+    return strcmp(table, "push") == 0 || strcmp(table, "step") == 0;
+}
+
 static status check_rows(sqlite3 *db, const char *table)
 {
     struct text sql = {0};
     text_add(&sql,
-             PAIRS "(SELECT count(*) FROM source.\"%s\" WHERE run_id = theirs.id) <> "
-                   "(SELECT count(*) FROM main.\"%s\" WHERE run_id = ours.id) LIMIT 1",
-             table, table);
+             PAIRS "(SELECT count(*) FROM source.\"%s\" WHERE run_id = theirs.id) NOT IN "
+                   "((SELECT count(*) FROM main.\"%s\" WHERE run_id = ours.id)%s) ",
+             table, table, has_summary(table) ? ", 0" : "");
+    if (has_summary(table))
+        text_add(&sql, "AND EXISTS (SELECT 1 FROM main.\"%s\" WHERE run_id = ours.id) ", table);
+    text_add(&sql, "LIMIT 1");
     status result = expect_no_row(db, sql.at, table);
     text_free(&sql);
     return result;
@@ -223,15 +233,16 @@ static const char choose_runs[] = "DELETE FROM main.run WHERE NOT (" ENDED(
                               "WHERE " ENDED(
                                   "theirs") " AND uuid NOT IN (SELECT uuid FROM main.run)";
 
-static status copy_table(sqlite3 *db, const char *table, const char *key)
+/* `condition`: SQL about `chosen`, or "". */
+static status copy_table(sqlite3 *db, const char *table, const char *key, const char *condition)
 {
     status result = OK;
     struct text names = {0}, sql = {0};
     TRY(columns(db, table, key, "", &names));
     text_add(&sql,
              "INSERT INTO main.\"%s\" (%s, %s) SELECT chosen.ours, %s FROM chosen JOIN "
-             "source.\"%s\" AS theirs ON theirs.%s = chosen.theirs",
-             table, key, names.at, names.at, table, key);
+             "source.\"%s\" AS theirs ON theirs.%s = chosen.theirs %s",
+             table, key, names.at, names.at, table, key, condition);
     TRY(database_execute(db, sql.at, doing));
 done:
     text_free(&names);
@@ -241,10 +252,19 @@ done:
 
 static status copy_rows(sqlite3 *db, const char *table)
 {
-    return copy_table(db, table, "run_id");
+    return copy_table(db, table, "run_id", "");
 }
 
-static status copy_runs(sqlite3 *db, struct merge_outcome *out)
+static status copy_rows_without_summary(sqlite3 *db, const char *table)
+{
+    return copy_table(
+        db, table, "run_id",
+        has_summary(table)
+            ? "WHERE chosen.theirs IN (SELECT id FROM source.run WHERE summarized IS NULL)"
+            : "");
+}
+
+static status copy_runs(sqlite3 *db, bool summaries, struct merge_outcome *out)
 {
     status result = OK;
     TRY(number(db, "SELECT count(*) FROM source.run AS theirs WHERE NOT (" ENDED("theirs") ")",
@@ -262,8 +282,8 @@ static status copy_runs(sqlite3 *db, struct merge_outcome *out)
                "ours.config_hash = theirs.config_hash AND ours.status = 'finished' AND "
                "ours.experiment IS theirs.experiment AND ours.arm IS theirs.arm)",
                &out->repeats));
-    TRY(copy_table(db, "run", "id"));
-    TRY(for_tables(db, copy_rows));
+    TRY(copy_table(db, "run", "id", ""));
+    TRY(for_tables(db, summaries ? copy_rows_without_summary : copy_rows));
 done:
     return result;
 }
@@ -288,7 +308,7 @@ static const char *path_of(const merge *m)
     return atomic_file_is_open(&m->draft) ? atomic_file_path(&m->draft) : m->into;
 }
 
-status merge_open(merge **out, const char *into)
+status merge_open(merge **out, const char *into, bool summaries)
 {
     status result = OK;
     merge *m = NULL;
@@ -296,6 +316,7 @@ status merge_open(merge **out, const char *into)
     TRY(memory_new(&m, 1, sizeof *m, "a merge"));
     TRY(output_file_follow(into, &target));
     m->into = text_copy(target.at);
+    m->summaries = summaries;
     atomic_file_warn_of_others(m->into);
     if (access(m->into, F_OK) != 0)
         TRY(atomic_file_open(&m->draft, m->into));
@@ -367,7 +388,7 @@ status merge_add(merge *m, const char *from, struct merge_outcome *out)
     database_stop_statements(db);
     TRY(attach(db, path));
     TRY(database_execute(db, "BEGIN IMMEDIATE", doing));
-    TRY(copy_runs(db, out));
+    TRY(copy_runs(db, m->summaries, out));
     TRY(database_execute(db, "COMMIT", doing));
     m->files++;
 done:

@@ -23,7 +23,8 @@ struct merge_outcome {
 };
 
 /* All functions return STOPPED when the stop check of recorder_give_up_when() returns true. */
-status merge_open(merge **out, const char *into) MUST_CHECK;
+/* summaries: the rows of tables push and step of runs that have summaries are not copied. */
+status merge_open(merge **out, const char *into, bool summaries) MUST_CHECK;
 /* Copies the runs of `from`. ERROR_RESULTS: the target has a run with the same uuid and other
  * content, or a file cannot be read or written. ERROR_USAGE: `from` is the target. */
 status merge_add(merge *m, const char *from, struct merge_outcome *out) MUST_CHECK;

@@ -27,18 +27,29 @@ static status merge_file(const char *into, const char *from, struct merge_outcom
 {
     merge *m = NULL;
     size_t runs;
-    status result = merge_open(&m, into);
+    status result = merge_open(&m, into, false);
     result = result == OK ? merge_add(m, from, out) : result;
     result = result == OK ? merge_finish(m, &runs) : result;
     merge_close(&m);
     return result;
 }
 
+static void merge_summaries(void)
+{
+    merge *m = NULL;
+    size_t runs;
+    struct merge_outcome outcome;
+    assert_int_equal(merge_open(&m, out_path, true), OK);
+    assert_int_equal(merge_add(m, other_path, &outcome), OK);
+    assert_int_equal(merge_finish(m, &runs), OK);
+    merge_close(&m);
+}
+
 /* Merges no file; only checks the target. */
 static status merge_check(const char *path, size_t *runs)
 {
     merge *m = NULL;
-    status result = merge_open(&m, path);
+    status result = merge_open(&m, path, false);
     result = result == OK ? merge_finish(m, runs) : result;
     merge_close(&m);
     return result;
@@ -249,7 +260,7 @@ static void a_stopped_merge_leaves_only_complete_files(void **state)
     snprintf(first, sizeof first, "%s", rig_path);
     record(first, 1, 3);
     record(other_path, 2, 3000);
-    assert_int_equal(merge_open(&m, out_path), OK);
+    assert_int_equal(merge_open(&m, out_path, false), OK);
     assert_int_equal(merge_add(m, first, &one), OK);
     assert_null(strstr(list_files(), "all.db "));
     checks_left = 3; /* while rows are copied */
@@ -300,7 +311,7 @@ static void a_target_that_another_process_created_is_not_changed(void **state)
     merge *m = NULL;
     size_t runs;
     record(rig_path, 1, 3);
-    assert_int_equal(merge_open(&m, out_path), OK);
+    assert_int_equal(merge_open(&m, out_path, false), OK);
     assert_int_equal(merge_add(m, rig_path, &one), OK);
     record(out_path, 2, 3);
     assert_int_equal(merge_finish(m, &runs), ERROR_RESULTS);
@@ -327,6 +338,31 @@ static void leftovers_of_another_file_are_refused(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_remove_folder)
 
+static void summaries_leave_out_gradients_and_steps_of_summarized_runs(void **state)
+{
+    (void)state;
+    struct merge_outcome outcome;
+    static const char by_run[] =
+        "SELECT group_concat((SELECT count(*) FROM push WHERE run_id = run.id) || ' ' || (SELECT "
+        "count(*) FROM step WHERE run_id = run.id), ', ') FROM run ORDER BY seed";
+    record(other_path, 1, 10);
+    record(other_path, 2, 10);
+    use(other_path);
+    rig_change("UPDATE run SET summarized = NULL WHERE seed = 2");
+    merge_summaries();
+    use(out_path);
+    assert_string_equal(rig_ask(by_run), "0 0, 10 10");
+    assert_string_equal(rig_ask("SELECT count(*) FROM evaluation"), "2");
+    assert_string_equal(rig_ask("SELECT sum(pushes) FROM run_staleness JOIN run ON run.id = run_id "
+                                "WHERE seed = 1"),
+                        "10");
+    /* The same runs, with and without these rows, are no contradiction. */
+    assert_int_equal(merge_file(out_path, other_path, &outcome), OK);
+    assert_int_equal(outcome.there, 2);
+    assert_int_equal(merge_file(other_path, out_path, &outcome), OK);
+    assert_int_equal(outcome.there, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -339,6 +375,7 @@ int main(void)
         TEST(the_temporary_copy_is_removed_however_the_merge_ends),
         TEST(a_target_that_another_process_created_is_not_changed),
         TEST(leftovers_of_another_file_are_refused),
+        TEST(summaries_leave_out_gradients_and_steps_of_summarized_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

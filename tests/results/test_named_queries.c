@@ -275,7 +275,8 @@ static void the_time_to_an_accuracy_is_that_of_its_first_evaluation(void **state
     for (size_t i = 0; i < COUNT_OF(settings); i++) {
         assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings[i], 1), OK);
         assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,1,1,3,,,2400,75\n");
-        assert_contains(answer, "stale-gradients,undamped,async,none,4,0.03,32,,3,1,4,,,3200,100\n");
+        assert_contains(answer,
+                        "stale-gradients,undamped,async,none,4,0.03,32,,3,1,4,,,3200,100\n");
         assert_contains(answer, "stale-gradients,damped,async,polynomial,4,0.03,32,"
                                 "damping.power=0.5,2,2,3,0,0,2400,75\n");
     }
