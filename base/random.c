@@ -1,5 +1,7 @@
 #include "base/random.h"
 
+#include "base/vector.h"
+
 #include <math.h>
 
 static uint32_t multiply_high(uint32_t a, uint32_t b, uint32_t *low)
@@ -9,7 +11,7 @@ static uint32_t multiply_high(uint32_t a, uint32_t b, uint32_t *low)
     return (uint32_t)(product >> 32);
 }
 
-void philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
+static inline void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = key[0], k1 = key[1];
@@ -28,6 +30,11 @@ void philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
     out[1] = c1;
     out[2] = c2;
     out[3] = c3;
+}
+
+void philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
+{
+    philox(counter, key, out);
 }
 
 /* The key is the seed. Purpose and worker share counter word 3, with 8 and 24 bits. The step is
@@ -53,10 +60,16 @@ uint32_t random_bits(struct random_stream *r)
     return r->block[r->used++];
 }
 
+static double uniform_of(uint32_t first, uint32_t second)
+{
+    const uint64_t high = first >> 5, low = second >> 6;
+    return (double)(high << 26 | low) * 0x1p-53;
+}
+
 double random_uniform(struct random_stream *r)
 {
-    uint64_t high = random_bits(r) >> 5, low = random_bits(r) >> 6;
-    return (double)(high << 26 | low) * 0x1p-53;
+    const uint32_t first = random_bits(r);
+    return uniform_of(first, random_bits(r));
 }
 
 /* Lemire 2019, "Fast random integer generation in an interval": multiply, reject the biased rest.
@@ -74,10 +87,47 @@ uint32_t random_below(struct random_stream *r, uint32_t bound)
 }
 
 /* Box–Muller. The second value of the pair is dropped, so that a stream has no hidden state. */
+static double normal_of(double radius, double angle)
+{
+    return sqrt(-2.0 * log(1.0 - radius)) * cos(6.283185307179586 * angle);
+}
+
 double random_normal(struct random_stream *r)
 {
-    double radius = sqrt(-2.0 * log(1.0 - random_uniform(r)));
-    return radius * cos(6.283185307179586 * random_uniform(r));
+    const double radius = random_uniform(r);
+    return normal_of(radius, random_uniform(r));
+}
+
+enum { BLOCKS = 64 };
+
+/* out[w][i] ← word w of the stream's block i from now on. */
+VECTOR_CLONES
+static void philox_blocks(const struct random_stream *r, uint32_t out[4][BLOCKS])
+{
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+        const uint32_t counter[4] = {r->counter[0] + i, r->counter[1], r->counter[2],
+                                     r->counter[3]};
+        uint32_t words[4];
+        philox(counter, r->key, words);
+        for (int w = 0; w < 4; w++)
+            out[w][i] = words[w];
+    }
+}
+
+void random_normals(struct random_stream *r, double *out, size_t count)
+{
+    uint32_t words[4][BLOCKS];
+    while (count >= BLOCKS && r->used == 4) { /* a normal takes a block */
+        philox_blocks(r, words);
+        r->counter[0] += BLOCKS;
+        for (int i = 0; i < BLOCKS; i++)
+            out[i] = normal_of(uniform_of(words[0][i], words[1][i]),
+                               uniform_of(words[2][i], words[3][i]));
+        out += BLOCKS;
+        count -= BLOCKS;
+    }
+    for (size_t i = 0; i < count; i++)
+        out[i] = random_normal(r);
 }
 
 /* Marsaglia & Tsang 2000, "A simple method for generating gamma variables"; shape < 1 by their

@@ -39,7 +39,9 @@ uint32_t random_bits(struct random_stream *r);
 double random_uniform(struct random_stream *r);                 /* [0, 1), 53 bits */
 uint32_t random_below(struct random_stream *r, uint32_t bound); /* [0, bound), unbiased */
 double random_normal(struct random_stream *r);                  /* mean 0, variance 1 */
-double random_gamma(struct random_stream *r, double shape);     /* mean = shape, scale 1 */
+/* `count` values of random_normal, faster. */
+void random_normals(struct random_stream *r, double *out, size_t count);
+double random_gamma(struct random_stream *r, double shape); /* mean = shape, scale 1 */
 /* Fisher–Yates. */
 void random_permutation(struct random_stream *r, uint32_t *out, uint32_t count);
 

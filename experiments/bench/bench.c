@@ -87,7 +87,8 @@ double bench_median(const struct bench_series *s)
 static double best_value(const struct bench_series *s, const char *unit)
 {
     const size_t length = strlen(unit);
-    const bool is_rate = length >= 2 && strcmp(unit + length - 2, "/s") == 0;
+    const bool is_rate = (length >= 2 && strcmp(unit + length - 2, "/s") == 0) ||
+                         (length >= 4 && strcmp(unit + length - 4, "/min") == 0);
     return sorted_value(s, is_rate ? 2 * (s->count - 1) : 0);
 }
 

@@ -46,7 +46,8 @@ double bench_median(const struct bench_series *s);
 
 /* Prints one line: "step  cnn batch=64   2400 samples/s  (best 2431, 5 repeats)", or with --json
  * {"benchmark":"step","case":"cnn batch=64","unit":"samples/s","median":2400,"best":2431,
- *  "repeats":5}. The best value is the maximum if `unit` ends in "/s", else the minimum. */
+ *  "repeats":5}. The best value is the maximum if `unit` ends in "/s" or "/min", else the minimum.
+ */
 void bench_report(const struct bench *b, const char *what, const char *unit,
                   const struct bench_series *s);
 /* Prints one number without repeats, e.g. a ratio (unit "×"): "value" in place of "median". */

@@ -23,9 +23,8 @@
 
 enum { NOT_STARTED = 127 }; /* the exit code of a child whose program cannot be executed */
 
-/* Runs in the child after fork(); calls only async-signal-safe functions. */
-static _Noreturn void exec_child(const char *const *argv, char *const *environment, int error_fd,
-                                 pid_t parent, bool keep_stdout, const cpu_set_t *cores)
+/* In the child after fork(): default signals, a group of its own, an end with its parent. */
+static void become_child(pid_t parent)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -38,6 +37,13 @@ static _Noreturn void exec_child(const char *const *argv, char *const *environme
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(ERROR_PEER); /* the parent died before prctl() */
+}
+
+/* Runs in the child after fork(); calls only async-signal-safe functions. */
+static _Noreturn void exec_child(const char *const *argv, char *const *environment, int error_fd,
+                                 pid_t parent, bool keep_stdout, const cpu_set_t *cores)
+{
+    become_child(parent);
     if (cores != NULL)
         sched_setaffinity(0, sizeof *cores, cores); /* a failure only makes the run slower */
     int nothing = open("/dev/null", O_RDONLY);
@@ -101,6 +107,24 @@ status child_start_on(struct child *c, const char *const *argv, const char *cons
                       int error_fd, const cpu_set_t *cores)
 {
     return start(c, argv, environment, error_fd, false, cores);
+}
+
+status child_fork(struct child *c, void (*work)(const void *context), const void *context)
+{
+    status result = OK;
+    *c = (struct child){0};
+    const pid_t parent = getpid(), pid = fork();
+    if (pid < 0)
+        FAIL(ERROR_OTHER, "a process cannot be started: %s", strerror(errno));
+    if (pid == 0) {
+        become_child(parent);
+        work(context);
+        _exit(OK);
+    }
+    setpgid(pid, pid);
+    *c = (struct child){.pid = pid, .running = true, .pidfd = -1};
+done:
+    return result;
 }
 
 static void set_ended(struct child *c)

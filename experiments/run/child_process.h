@@ -30,6 +30,10 @@ status child_start_with_stdout(struct child *c, const char *const *argv,
 /* child_start(), limited to these cores (NULL: the cores of this process). */
 status child_start_on(struct child *c, const char *const *argv, const char *const *environment,
                       int error_fd, const cpu_set_t *cores) MUST_CHECK;
+/* Runs `work` in a copy of this process, in a new process group, without starting a program. This
+ * process must have one thread, and `work` must not use its results files. */
+status child_fork(struct child *c, void (*work)(const void *context),
+                  const void *context) MUST_CHECK;
 /* True, once, when the child has ended. Does not block. */
 bool child_poll(struct child *c);
 /* For poll(): what becomes readable when the child ends; nothing if it does not run. */

@@ -15,6 +15,7 @@
 #include "results/run_queue.h"
 #include "results/store/recorder.h"
 #include "results/query/trace.h"
+#include "worker/data/dataset_shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -123,15 +125,24 @@ done:
     return result;
 }
 
-static void close_pipe(struct launch *l)
+static void close_descriptors(struct launch *l)
 {
-    int *const ends[] = {&l->stderr_fd, &l->child_fd};
+    int *const ends[] = {&l->stderr_fd, &l->child_fd, &l->dataset_fd};
     for (size_t i = 0; i < COUNT_OF(ends); i++) {
         if (*ends[i] >= 0) {
             close(*ends[i]);
             *ends[i] = -1;
         }
     }
+}
+
+/* An empty file in memory for dataset_shared.h. A process reaches it through /proc, because mpirun
+ * closes descriptors. If it cannot be created, each process builds the data for itself. */
+static void open_dataset_file(struct launch *l)
+{
+    l->dataset_fd = memfd_create("gradlag-dataset", MFD_CLOEXEC);
+    snprintf(l->dataset_variable, sizeof l->dataset_variable,
+             DATASET_SHARED_FILE "=/proc/%ld/fd/%d", (long)getpid(), l->dataset_fd);
 }
 
 /* Warns about far more processes or threads than processors; raises the limit of open files. */
@@ -172,6 +183,7 @@ static status prepare(struct launch *l)
     TRY(memory_new(&l->sources, l->places + 2, sizeof *l->sources, "processes"));
     TRY(memory_new(&l->endpoints, l->servers, sizeof *l->endpoints, "endpoints"));
     TRY(open_pipe(l));
+    open_dataset_file(l);
     TRY(begin_row(l));
     config_arguments(o, &l->arguments);
     /* Always pass `workers`: inside a Slurm or MPI job a role would otherwise take the number from
@@ -292,7 +304,7 @@ static void close_all(struct launch *l)
     for (unsigned i = 0; l->endpoints != NULL && i < l->servers; i++)
         memory_free(l->endpoints[i]);
     memory_free(l->endpoints);
-    close_pipe(l);
+    close_descriptors(l);
     memory_free(l->sources);
     memory_free(l->processes);
     memory_free(l->message);
@@ -326,7 +338,9 @@ done:
 status launch_run(const struct launch_options *o, int64_t *run_id)
 {
     status result = OK;
-    struct launch l = {.o = o, .stderr_fd = -1, .child_fd = -1, .begun_ns = clock_ns()};
+    struct launch l = {
+        .o = o, .stderr_fd = -1, .child_fd = -1, .dataset_fd = -1, .begun_ns = clock_ns()};
+    recorder_keep_open(true);
     l.stops_seen = launch_stop_requests();
     l.async = strcmp(options_text(o->settings, "mode"), "async") == 0;
     l.workers = (unsigned)options_integer(o->settings, "workers");

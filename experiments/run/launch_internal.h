@@ -32,6 +32,9 @@ struct launch {
     struct mpirun mpirun;         /* of mode=sync and mode=pipeline */
     struct status_pipe pipe;
     char status_pipe_variable[160], token_variable[48];
+    char dataset_variable[64]; /* names the file behind dataset_fd (dataset_shared.h) */
+    int dataset_fd;            /* −1: none */
+    struct child builder;      /* builds data beside mpirun; not watched */
     struct progress progress;
     bool async;
     unsigned workers, servers; /* servers: 1 in other modes than async */

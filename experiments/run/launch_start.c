@@ -7,6 +7,7 @@
 
 #include "experiments/run/role.h"
 #include "ps/core/slices.h"
+#include "worker/data/dataset.h"
 #include "worker/device_placement.h"
 
 #include <stdio.h>
@@ -55,10 +56,10 @@ static status start_role(struct launch *l, struct watched *w, const char *const 
         text_add(&joined[i], "%s=%s", s->key, s->value);
         argv[n++] = joined[i].at;
     }
-    const char *environment[4 + COUNT_OF(l->mpirun.environment)] = {l->status_pipe_variable,
-                                                                    l->token_variable, rank, size};
+    const char *environment[6 + COUNT_OF(l->mpirun.environment)] = {
+        l->status_pipe_variable, l->token_variable, l->dataset_variable, rank, size};
     for (size_t i = 0; w->role == ROLE_RANK && l->mpirun.environment[i] != NULL; i++)
-        environment[4 + i] = l->mpirun.environment[i];
+        environment[5 + i] = l->mpirun.environment[i];
     TRY(child_start(&w->child, argv, environment, l->child_fd));
 done:
     for (size_t i = 0; joined != NULL && i < settings; i++)
@@ -192,6 +193,15 @@ static bool on_path(const char *program)
     return false;
 }
 
+/* An error is no harm: the ranks build what is missing, and report it. */
+static void build_dataset(const void *context)
+{
+    const struct launch *l = context;
+    struct dataset data;
+    putenv((char *)(uintptr_t)l->dataset_variable);
+    (void)!dataset_open(&data, l->o->settings, true);
+}
+
 status launch_start_ranks(struct launch *l)
 {
     status result = OK;
@@ -206,6 +216,9 @@ status launch_start_ranks(struct launch *l)
     TRY(mpirun_open(&l->mpirun, l->workers, l->folder.path, l->shared.path));
     l->processes[0].role = ROLE_RANK;
     TRY(start_role(l, &l->processes[0], l->mpirun.words, "rank", &none));
+    /* mpirun needs a while, and mostly one processor, until the ranks run. */
+    if (dataset_is_shared(l->o->settings))
+        TRY(child_fork(&l->builder, build_dataset, l));
 done:
     return result;
 }

@@ -59,6 +59,7 @@ void launch_kill_all(struct launch *l)
 {
     for (unsigned i = 0; l->processes != NULL && i < l->places; i++)
         child_kill(&l->processes[i].child);
+    child_kill(&l->builder);
 }
 
 /* For a rank of a pipeline: adds " (stage 1 of replica 0)". */

@@ -90,6 +90,10 @@ status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const c
     m->environment[e++] = "OMPI_MCA_ras=^slurm,tm,lsf,gridengine,loadleveler,alps";
     m->environment[e++] = "PRTE_MCA_ras=^slurm,tm,pbs,lsf,gridengine,flux";
     m->environment[e++] = "OMPI_MCA_orte_abort_print_stack=0";
+    /* mpirun and each rank would load hwloc's plugins, one of which tries to reach ten X servers;
+     * ranks that are bound to no core need none of them. */
+    if (getenv("HWLOC_PLUGINS_PATH") == NULL)
+        m->environment[e++] = "HWLOC_PLUGINS_PATH=/nonexistent";
     m->environment[e++] = "OMPI_ALLOW_RUN_AS_ROOT=1";
     m->environment[e++] = "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
 done:

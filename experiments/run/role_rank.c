@@ -10,8 +10,12 @@
 #include "sync/communicator/host_networks.h"
 #include "sync/pipeline/pipeline.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #ifdef GRADLAG_SANITIZE
 /* MPI_Finalize of Open MPI leaks memory, so LeakSanitizer is turned off in this process. */
@@ -161,6 +165,16 @@ static void report_end(void *context, const char *why)
     }
 }
 
+/* For Open MPI's connection to mpirun. At the end a rank sends it several small messages without an
+ * answer in between; by default the second one waits 40 ms, until the first is acknowledged. */
+static void send_small_messages_at_once(void)
+{
+    enum { DESCRIPTORS = 256 };
+    const int yes = 1;
+    for (int fd = STDERR_FILENO + 1; fd < DESCRIPTORS; fd++)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
 const char command_rank_help[] =
     "gradlag rank key=value…\n\n"
     "One rank of a synchronous run or a pipeline. The launcher provides the number of ranks and\n"
@@ -190,6 +204,7 @@ status command_rank(int argc, char **argv)
         TRY(host_networks_choose(settings_find(&read, "network.interface")));
     TRY(sync_start(&rank, &size));
     started = true;
+    send_small_messages_at_once();
     p.index = rank;
     sync_set_exit_hook(report_end, &p);
     role_default_workers(&read);

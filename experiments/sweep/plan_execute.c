@@ -23,6 +23,7 @@
 #include "experiments/run/role.h"
 #include "experiments/run/run_summary_text.h"
 #include "results/run_queue.h"
+#include "results/store/recorder.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -426,6 +427,7 @@ static status prepare(struct execution *m)
     m->begun_s = clock_seconds();
     m->missing = plan_missing(p);
     m->stops_seen = launch_stop_requests();
+    recorder_keep_open(true);
     progress_open(&m->progress, "", false, m->o->quiet);
     warn_of_network_file(m);
     TRY(plan_check_checkpoints(p));

@@ -3,6 +3,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "results/store/database_path.h"
+#include "results/store/kept_connections.h"
 #include "results/store/reader_views.h"
 #include "base/embedded.h"
 
@@ -291,66 +293,14 @@ done:
     return result;
 }
 
-/* SQLite would block on a FIFO. */
-static status check_regular(const char *path)
-{
-    status result = OK;
-    struct stat about;
-    if (stat(path, &about) != 0 || S_ISREG(about.st_mode))
-        return OK;
-    if (S_ISDIR(about.st_mode))
-        FAIL(ERROR_RESULTS, "%s is a folder; name the results file in it with results=PATH", path);
-    FAIL(ERROR_RESULTS, "%s is not a regular file; name another file with results=PATH", path);
-done:
-    return result;
-}
-
-/* For a folder without write permission SQLite returns "No such file or directory", because it
- * tries to open the file for reading last. */
-static status check_creatable(const char *path)
-{
-    status result = OK;
-    const char *slash = strrchr(path, '/');
-    struct text folder = {0};
-    text_add(&folder, "%.*s", slash == NULL ? 1 : (int)(slash - path) + 1,
-             slash == NULL ? "." : path);
-    if (access(folder.at, W_OK | X_OK) != 0) {
-        const int why = errno;
-        FAIL(ERROR_RESULTS,
-             "%s: the results file cannot be created: its folder %s: %s; %s, or name another file "
-             "with results=PATH",
-             path, folder.at, strerror(why),
-             why == ENOENT ? "create the folder" : "change the folder's permissions");
-    }
-done:
-    text_free(&folder);
-    return result;
-}
-
-/* SQLite would leave -wal and -shm files beside a read-only file or a device. */
-static status check_writable(const char *path)
-{
-    status result = OK;
-    struct stat about;
-    TRY(check_regular(path));
-    if (access(path, F_OK) == 0 && access(path, W_OK) != 0) {
-        FAIL(ERROR_RESULTS,
-             "%s: could not open the file for writing: the file is not writable for this user; "
-             "change its permissions or name another file with results=PATH",
-             path);
-    }
-    if (lstat(path, &about) != 0) /* SQLite creates the target of a dangling link */
-        TRY(check_creatable(path));
-done:
-    return result;
-}
-
 status database_open(sqlite3 **out, const char *path)
 {
     status result = OK;
     sqlite3 *db = NULL;
     enum owner owner;
-    TRY(check_writable(path));
+    if (kept_take(KEPT_WRITER, path, out))
+        return OK;
+    TRY(database_path_writable(path));
     int code = sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
     if (code != SQLITE_OK) {
         int system_error = db == NULL ? ENOMEM : sqlite3_system_errno(db);
@@ -445,6 +395,8 @@ static status open_reader(sqlite3 **out, const char *path, bool maybe)
     sqlite3 *db = NULL;
     enum owner owner;
     *out = NULL;
+    if (kept_take(KEPT_READER, path, out))
+        return OK;
     if (maybe && access(path, F_OK) != 0)
         return OK;
     if (access(path, R_OK) != 0) {
@@ -454,7 +406,7 @@ static status open_reader(sqlite3 **out, const char *path, bool maybe)
              "with 'gradlag run'",
              path, strerror(errno));
     }
-    TRY(check_regular(path));
+    TRY(database_path_regular(path));
     int code = open_for_reading(&db, path);
     if (code != SQLITE_OK)
         TRY(database_check(db, code, "open the file"));
@@ -491,9 +443,9 @@ status database_open_reader_if_any(sqlite3 **out, const char *path)
 
 void database_close(sqlite3 **db)
 {
-    if (*db != NULL) {
+    if (*db != NULL && !kept_put(*db)) {
         int code = sqlite3_close(*db);
         REQUIRE(code == SQLITE_OK); /* SQLITE_BUSY: a statement was not finalized */
-        *db = NULL;
     }
+    *db = NULL;
 }

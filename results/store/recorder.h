@@ -99,6 +99,10 @@ status recorder_finish(recorder *r, const struct run_outcome *outcome) MUST_CHEC
 /* Writes all waiting rows, stops the writer thread and closes the file. NULL-safe. */
 void recorder_close(recorder **r);
 
+/* True: from now on this process opens a results file once, also for queries, until it ends or this
+ * is called with false (kept_connections.h). For processes that start others. */
+void recorder_keep_open(bool keep);
+
 /* For the process that started the others, after they have ended. If the run's row is still queued
  * or running, sets status and error, and computes counts from the committed rows. *changed (may be
  * NULL): whether it did. */

@@ -85,6 +85,27 @@ static void distributions_have_their_moments(void **state)
     check_moments(gamma_of_a_half, 0.5, 0.5);
 }
 
+static void many_normals_are_those_drawn_one_by_one(void **state)
+{
+    (void)state;
+    enum { MOST = 300 };
+    static const size_t counts[] = {0, 1, 63, 64, 65, 128, MOST};
+    double many[MOST];
+    for (size_t c = 0; c < COUNT_OF(counts); c++) {
+        for (uint32_t before = 0; before < 3; before++) { /* words used: also within a block */
+            struct random_stream one, all;
+            random_open(&one, RANDOM_TEST, 3, 1, before);
+            for (uint32_t i = 0; i < before; i++)
+                (void)random_bits(&one);
+            all = one;
+            random_normals(&all, many, counts[c]);
+            for (size_t i = 0; i < counts[c]; i++)
+                assert_true(many[i] == random_normal(&one));
+            assert_int_equal(random_bits(&all), random_bits(&one));
+        }
+    }
+}
+
 static void below_is_unbiased_and_in_range(void **state)
 {
     (void)state;
@@ -123,6 +144,7 @@ int main(void)
         cmocka_unit_test(philox_gives_the_published_answers),
         cmocka_unit_test(a_stream_is_a_function_of_its_key),
         cmocka_unit_test(distributions_have_their_moments),
+        cmocka_unit_test(many_normals_are_those_drawn_one_by_one),
         cmocka_unit_test(below_is_unbiased_and_in_range),
         cmocka_unit_test(a_permutation_holds_every_number_once),
     };

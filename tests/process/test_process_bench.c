@@ -53,12 +53,29 @@ static void bench_apply_and_push_pull_compare_with_the_defaults(void **state)
     process_expect_nothing_left(r);
 }
 
+static void bench_start_compares_with_mpi_alone(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "bench", "start", "size=4", "runs=2", "repeats=1", "--json"), OK);
+    expect_case(r, "start", "asynchronous run");
+    expect_case(r, "start", "synchronous run");
+    expect_case(r, "start", "MPI_Init and MPI_Finalize alone");
+    expect_case(r, "start", "synchronous run / MPI alone");
+    expect_case(r, "start", "asynchronous runs of a sweep");
+    process_expect_nothing_left(r);
+    assert_int_equal(RIG_RUN(r, "bench", "start", "cases=async,slow", "size=4", "repeats=1"),
+                     ERROR_USAGE);
+    process_expect_error(r, "slow");
+    process_expect_error(r, "cases");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(bench_recorder_prints_one_line_per_case),
         TEST(bench_apply_and_push_pull_compare_with_the_defaults),
+        TEST(bench_start_compares_with_mpi_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,12 +6,19 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/sha256.h"
 #include "tests/worker/dataset_rig.h"
 #include "worker/data/dataset_fractal.h"
+#include "worker/data/dataset_shared.h"
 
 static const char *const small_fractal[] = {"dataset.samples=80", "dataset.classes=4",
                                             "dataset.size=16", NULL};
@@ -203,6 +210,85 @@ static void least_squares_has_a_solution(void **state)
     dataset_close(&d);
 }
 
+static const char *const shared_settings[] = {"dataset.samples=1500", "dataset.size=28", NULL};
+
+static void hash_of(const char *const *set, char out[72])
+{
+    struct dataset d;
+    struct sha256 hash = {0};
+    assert_int_equal(dataset_rig_load("gaussian", set, true, &d), OK);
+    sha256_begin(&hash);
+    for (int s = 0; s < SPLIT_COUNT; s++) {
+        sha256_add(&hash, d.images[s], dataset_split_bytes(&d, s));
+        sha256_add(&hash, d.labels[s], d.count[s] * sizeof *d.labels[s]);
+    }
+    sha256_end(&hash, out);
+    dataset_close(&d);
+}
+
+/* Makes the file that the starter of a run makes. */
+static int share_data(void)
+{
+    char path[64];
+    const int file = memfd_create("dataset", MFD_CLOEXEC);
+    assert_true(file >= 0);
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), file);
+    setenv(DATASET_SHARED_FILE, path, 1);
+    return file;
+}
+
+static void end_sharing(int file)
+{
+    unsetenv(DATASET_SHARED_FILE);
+    close(file);
+}
+
+static void processes_build_data_together_although_some_are_killed(void **state)
+{
+    (void)state;
+    enum { PROCESSES = 6 };
+    char alone[72], together[72];
+    struct stat about;
+    pid_t children[PROCESSES];
+    hash_of(shared_settings, alone);
+    const int file = share_data();
+    for (int i = 0; i < PROCESSES; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            hash_of(shared_settings, together);
+            _exit(strcmp(together, alone) != 0);
+        }
+    }
+    usleep(3000);
+    for (int i = 0; i < PROCESSES; i++) {
+        int how = 0;
+        if (i % 2 == 0)
+            kill(children[i], SIGKILL);
+        assert_int_equal(waitpid(children[i], &how, 0), children[i]);
+        assert_true(WIFSIGNALED(how) ? i % 2 == 0 : WEXITSTATUS(how) == 0);
+    }
+    hash_of(shared_settings, together);
+    assert_string_equal(together, alone);
+    assert_int_equal(fstat(file, &about), 0);
+    assert_true(about.st_blocks * 512 >= 1500 * 28 * 28); /* it holds the data */
+    end_sharing(file);
+}
+
+static void a_shared_file_with_other_data_is_not_used(void **state)
+{
+    (void)state;
+    static const char *const other[] = {"dataset.samples=1500", "dataset.size=28", "dataset.seed=2",
+                                        NULL};
+    char first[72], alone[72], together[72];
+    hash_of(other, alone);
+    const int file = share_data();
+    hash_of(shared_settings, first);
+    hash_of(other, together);
+    assert_string_equal(together, alone);
+    assert_string_not_equal(together, first);
+    end_sharing(file);
+}
+
 /* A shard is every W-th sample: with classes in turn it would have only some classes. */
 static void every_shard_of_a_generated_dataset_has_all_classes(void **state)
 {
@@ -228,6 +314,8 @@ int main(void)
         cmocka_unit_test(a_seed_always_gives_the_same_fractals),
         cmocka_unit_test(every_dataset_of_generated_images_matches_its_description),
         cmocka_unit_test(least_squares_has_a_solution),
+        cmocka_unit_test(processes_build_data_together_although_some_are_killed),
+        cmocka_unit_test(a_shared_file_with_other_data_is_not_used),
         cmocka_unit_test(every_shard_of_a_generated_dataset_has_all_classes),
     };
     return cmocka_run_group_tests(tests, dataset_rig_open, dataset_rig_close);

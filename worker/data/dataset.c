@@ -47,6 +47,12 @@ done:
     return result;
 }
 
+bool dataset_is_shared(const options *o)
+{
+    const struct about *about = registry_find(&dataset_registry, options_text(o, "dataset"));
+    return about != NULL && ((const struct dataset_kind *)about)->shared;
+}
+
 void dataset_close(struct dataset *d)
 {
     if (d == NULL)

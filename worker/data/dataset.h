@@ -59,6 +59,7 @@ struct dataset_kind {
      * file, the defect and the source of a good copy. */
     status (*load)(const options *o, struct dataset *d);
     bool reads_files; /* reads key dataset.path */
+    bool shared;      /* `load` is dataset_shared_load: several processes build it together */
     bool tokens;      /* its samples are windows of text */
 };
 extern const struct registry dataset_registry;
@@ -67,6 +68,8 @@ extern const struct registry dataset_registry;
  * the keys of that kind. Samples do not depend on key `seed`. */
 status dataset_open(struct dataset *out, const options *o, bool with_data) MUST_CHECK;
 void dataset_close(struct dataset *d);
+/* True if key `dataset` names a dataset that several processes build together. */
+bool dataset_is_shared(const options *o);
 
 /* The folder of installed datasets: GRADLAG_DATASETS, else /usr/share/datasets. Each dataset has a
  * subfolder with its name. It is searched if dataset.path is not set. */

@@ -6,10 +6,12 @@
  * in steps of 1/16 within ±8. The data depend on dataset.seed, not on the run's seed.
  */
 #include "base/memory.h"
-#include "worker/data/dataset_store.h"
 #include "base/random.h"
+#include "worker/data/dataset_shared.h"
+#include "worker/data/dataset_store.h"
 
 #include <math.h>
+#include <stdio.h>
 
 static const struct option gaussian_options[] = {
     {"dataset.classes", OPTION_INTEGER, "10", 2, 1000, NULL, NULL, "number of classes"},
@@ -35,41 +37,60 @@ static uint8_t to_byte(double value)
     return (uint8_t)(level < 0 ? 0 : level > 255 ? 255 : level);
 }
 
-static status fill(void *context, const struct dataset *d, uint8_t *const images[SPLIT_COUNT],
-                   uint32_t *const labels[SPLIT_COUNT])
+struct gaussian {
+    uint64_t seed;
+    double separation;
+    double *means; /* [classes][size] */
+};
+
+static status draw_means(void *context, const struct dataset *d)
 {
     status result = OK;
-    const options *o = context;
-    uint64_t seed = (uint64_t)options_integer(o, "dataset.seed");
-    size_t size = dataset_image_size(d);
-    double deviation = options_real(o, "dataset.separation") / sqrt(2.0 * (double)size);
-    double *means = NULL;
+    struct gaussian *g = context;
+    const size_t size = dataset_image_size(d);
+    const double deviation = g->separation / sqrt(2.0 * (double)size);
     struct random_stream r;
-
-    TRY(memory_new(&means, d->classes * size, sizeof *means, "class means"));
+    TRY(memory_new(&g->means, d->classes * size, sizeof *g->means, "class means"));
     for (uint32_t c = 0; c < d->classes; c++) {
-        random_open(&r, RANDOM_DATASET, seed, 0, c);
+        random_open(&r, RANDOM_DATASET, g->seed, 0, c);
+        random_normals(&r, g->means + c * size, size);
         for (size_t i = 0; i < size; i++)
-            means[c * size + i] = deviation * random_normal(&r);
+            g->means[c * size + i] *= deviation;
     }
-    for (uint32_t s = 0; s < SPLIT_COUNT; s++) {
-        dataset_draw_labels(d, s, seed, labels[s]);
-        for (uint32_t n = 0; n < d->count[s]; n++) {
-            random_open(&r, RANDOM_DATASET, seed, 1 + s, n);
-            uint32_t c = labels[s][n];
-            for (size_t i = 0; i < size; i++)
-                images[s][n * size + i] = to_byte(means[c * size + i] + random_normal(&r));
-        }
-    }
-
 done:
-    memory_free(means);
     return result;
+}
+
+static void draw(void *context, const struct dataset *d, enum dataset_split split, uint32_t n,
+                 uint32_t label, uint8_t *image)
+{
+    enum { PART = 1024 };
+    const struct gaussian *g = context;
+    const size_t size = dataset_image_size(d);
+    const double *means = g->means + label * size;
+    double noise[PART];
+    struct random_stream r;
+    random_open(&r, RANDOM_DATASET, g->seed, 1 + (uint32_t)split, n);
+    for (size_t from = 0; from < size; from += PART) {
+        const size_t count = size - from < PART ? size - from : PART;
+        random_normals(&r, noise, count);
+        for (size_t i = 0; i < count; i++)
+            image[from + i] = to_byte(means[from + i] + noise[i]);
+    }
 }
 
 static status load(const options *o, struct dataset *d)
 {
-    return dataset_store_load(d, "gaussian", NULL, fill, (void *)(uintptr_t)o);
+    struct gaussian g = {.seed = (uint64_t)options_integer(o, "dataset.seed"),
+                         .separation = options_real(o, "dataset.separation")};
+    const struct dataset_images images = {.prepare = draw_means, .draw = draw, .context = &g};
+    char identity[256];
+    (void)snprintf(identity, sizeof identity, "gaussian %u %u %u %u %llu %a", d->classes,
+                   d->count[SPLIT_TRAIN], d->width, d->channels, (unsigned long long)g.seed,
+                   g.separation);
+    const status result = dataset_shared_load(d, identity, g.seed, &images);
+    memory_free(g.means);
+    return result;
 }
 
 const struct dataset_kind dataset_gaussian = {
@@ -77,4 +98,5 @@ const struct dataset_kind dataset_gaussian = {
               gaussian_options},
     .describe = describe,
     .load = load,
+    .shared = true,
 };

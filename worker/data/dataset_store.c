@@ -253,8 +253,8 @@ status dataset_store_load(struct dataset *d, const char *name, const char *ident
     char path[PATH_BYTES];
     int lock = -1;
 
-    describe_in_header(&h, d, identity != NULL ? identity : "");
-    if (identity == NULL || !cache_path(name, &h, path))
+    describe_in_header(&h, d, identity);
+    if (!cache_path(name, &h, path))
         return make_private(d, &h, fill, context);
     if (access(path, F_OK) == 0 && map_cache(d, path, &h))
         goto done;

@@ -20,8 +20,8 @@ typedef status (*dataset_fill)(void *context, const struct dataset *shape,
                                uint32_t *const labels[SPLIT_COUNT]);
 
 /* Sets images, labels and owner of `d`, whose shape is filled in. `identity` is a text that differs
- * whenever the content differs; NULL: no cache file. A cache file that cannot be read or written is
- * not an error. Errors: those of `fill`, and ERROR_OTHER if memory is exhausted. */
+ * whenever the content differs. A cache file that cannot be read or written is not an error.
+ * Errors: those of `fill`, and ERROR_OTHER if memory is exhausted. */
 status dataset_store_load(struct dataset *d, const char *name, const char *identity,
                           dataset_fill fill, void *context) MUST_CHECK;
 
