@@ -325,7 +325,7 @@ slurm: all
 server-links: all
 	$(Q)scripts/measure-server-links $(PROGRAM)
 
-## board: write the experiments that RESULTS=FILE has runs of into docs/reproduction.md
+## board: write the experiments that RESULTS=FILE has runs of into docs/reproduction.md; without RESULTS: show its age in commits
 .PHONY: board
 board: all
 	$(Q)PROGRAM=$(PROGRAM) scripts/write-board $(RESULTS)
