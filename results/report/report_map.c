@@ -12,7 +12,7 @@
 enum { CELL_HEIGHT = 30, CELL_LEAST = 40, CELL_MOST = 62, TITLE_HEIGHT = 22, PANEL_GAP = 18 };
 
 /* The places of the cells, in cells and in pixels. */
-struct layout {
+struct map_layout {
     const struct report_map *map;
     size_t panels, rows, columns, across; /* across: panels beside each other */
     double names, cell, panel_width, panel_height;
@@ -21,7 +21,7 @@ struct layout {
 };
 
 /* Cells are in order of panel, row and column; all panels have the same rows and columns. */
-static void count_cells(struct layout *l)
+static void count_cells(struct map_layout *l)
 {
     const struct report_map_cell *at = l->map->cells;
     l->columns = l->rows = 1;
@@ -40,7 +40,7 @@ static void count_cells(struct layout *l)
     }
 }
 
-static void place(struct layout *l, double width)
+static void place(struct map_layout *l, double width)
 {
     const double columns = (double)l->columns;
     l->cell = fmin(CELL_MOST, fmax(CELL_LEAST, (width - l->names - 2) / columns));
@@ -52,7 +52,7 @@ static void place(struct layout *l, double width)
 }
 
 /* "S 1.9": the first letter of the side, and the margin; in parentheses if it is undecided. */
-static void value_text(const struct layout *l, const struct report_map_cell *c, char out[32])
+static void value_text(const struct map_layout *l, const struct report_map_cell *c, char out[32])
 {
     if (c->best_side < 0)
         snprintf(out, 32, "–");
@@ -61,7 +61,7 @@ static void value_text(const struct layout *l, const struct report_map_cell *c, 
                  l->map->sides[c->best_side][0] & ~0x20, l->decimals, c->margin);
 }
 
-static void tip_text(const struct layout *l, const struct report_map_cell *c, struct text *out)
+static void tip_text(const struct map_layout *l, const struct report_map_cell *c, struct text *out)
 {
     text_add(out, "%s%s%s, %s: ", c->panel, c->panel[0] != '\0' ? ", " : "", c->row, c->column);
     if (c->best_side < 0) {
@@ -82,7 +82,7 @@ static unsigned colour_of(int side)
     return side == 0 ? 2 : side == 1 ? 1 : (unsigned)side + 1;
 }
 
-static void draw_cell(struct plot *p, const struct layout *l, const struct report_map_cell *c,
+static void draw_cell(struct plot *p, const struct map_layout *l, const struct report_map_cell *c,
                       double x, double y)
 {
     struct text tip = {0};
@@ -104,7 +104,7 @@ static void draw_cell(struct plot *p, const struct layout *l, const struct repor
     text_free(&tip);
 }
 
-static void draw_panel(struct plot *p, const struct layout *l, size_t panel)
+static void draw_panel(struct plot *p, const struct map_layout *l, size_t panel)
 {
     const struct report_map_cell *cells = &l->map->cells[panel * l->rows * l->columns];
     const double left = (double)(panel % l->across) * (l->panel_width + PANEL_GAP),
@@ -123,7 +123,7 @@ static void draw_panel(struct plot *p, const struct layout *l, size_t panel)
     plot_text(p, x0 - 6, y, "end", "small", l->map->column_axis);
 }
 
-static void add_plot(struct text *out, const struct report_data *d, struct layout *l, bool wide)
+static void add_plot(struct text *out, const struct report_data *d, struct map_layout *l, bool wide)
 {
     char description[256];
     const double width = wide ? 1060 : FIGURE_WIDTH;
@@ -149,7 +149,7 @@ static void add_plot(struct text *out, const struct report_data *d, struct layou
     plot_end(&p);
 }
 
-static void add_table(struct text *out, const struct layout *l)
+static void add_table(struct text *out, const struct map_layout *l)
 {
     static const char *const titles[] = {"cell",   "ahead",    "#margin",        "#± 95 %",
                                          "#seeds", "best arm", "best other arm", NULL};
@@ -183,7 +183,7 @@ void report_map(struct text *out, const struct report_data *d, const struct repo
 {
     if (s->about == NULL || s->about->map.cell_count == 0)
         return;
-    struct layout l = {.map = &s->about->map, .decimals = s->by_loss ? 3 : 1};
+    struct map_layout l = {.map = &s->about->map, .decimals = s->by_loss ? 3 : 1};
     struct text sides = {0};
     for (size_t i = 0; i < l.map->side_count; i++)
         text_add(&sides, "%s%c: %s ahead", i > 0 ? ", " : "", l.map->sides[i][0] & ~0x20,
