@@ -3,22 +3,21 @@
  *
  *   implicit   gradlag's kernels (cuda_kernels_conv.h) read the images in place and round them as
  *              they read. A table of taps, computed here, gives the element that each weight
- *              multiplies. In tf32 and bf16, forward and the input gradient use the tensor cores if
+ *              multiplies. In tf32 and bf16 all three products use the tensor cores if
  *              batch % 4 == 0.
  *   spread     a kernel writes the images as one row per weight (im2col; in LANES a copy of rows),
  *              and cublasLt multiplies. This costs 8 bytes of traffic per weight and place, for
- *              2 × channels floating-point operations. It is used in float32 for many channels, and
- *              in tf32 and bf16, which have tensor cores, for fewer channels or if the images need
- *              no copy. Backward reads the copy of forward if the GPU has enough memory. Bits do
- * not depend on that.
+ *              2 × channels floating-point operations. It is used for many channels, and in tf32
+ *              and bf16 if the images need no copy. Backward reads the copy of forward if the GPU
+ * has enough memory. Bits do not depend on that.
  */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 
+#include <stdlib.h>
+
 enum {
-    MANY_CHANNELS = 128, /* minimum of inputs and of outputs for spreading in float32 */
-    SOME_CHANNELS = 32,  /* minimum of outputs for spreading in tf32 and bf16 */
-    SOME_WEIGHTS = 128,  /* minimum of weights per output channel, likewise */
+    MANY_CHANNELS = 128, /* minimum of inputs and of outputs for spreading */
     SPLIT_BLOCKS =
         512, /* blocks of the weight gradient: about four per multiprocessor of a large GPU */
     SPLIT_COLUMNS = 256, /* minimum of columns per block */
@@ -225,10 +224,11 @@ static status implicit_weight(struct cuda *c, struct cuda_convolution *v,
     const struct op_description *d = &v->op.d;
     uint32_t rows = d->output.channels, taps = tap_count(v);
     bool fours = d->batch % 4 == 0, biased = d->flags & OP_BIASED;
-    enum cuda_kernel kernel = !fours || rows <= 16 ? CUDA_conv_weight_16
-                              : rows <= 32         ? CUDA_conv_weight_32
-                                                   : CUDA_conv_weight_64;
-    uint32_t high = !fours || rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+    static const enum cuda_kernel kernels[2][3] = {
+        {CUDA_conv_weight_16, CUDA_conv_weight_32, CUDA_conv_weight_64},
+        {CUDA_conv_weight_tensor_16, CUDA_conv_weight_tensor_32, CUDA_conv_weight_tensor_64}};
+    const uint32_t tile = !fours || rows <= 16 ? 0 : rows <= 32 ? 1 : 2, high = 16u << tile;
+    const enum cuda_kernel kernel = kernels[dropped_bits(c) > 0][tile];
     struct cuda_grid g = {(taps + 63) / 64, (rows + high - 1) / high, 1, 128};
     uint32_t splits = (SPLIT_BLOCKS + g.x * g.y - 1) / (g.x * g.y);
     uint32_t most = (v->columns + SPLIT_COLUMNS - 1) / SPLIT_COLUMNS;
@@ -419,12 +419,20 @@ static void close_convolution(struct cuda *c, backend_op *op)
     memory_free(v);
 }
 
+/* GRADLAG_CUDA_SPREAD=CHANNELS in the environment replaces MANY_CHANNELS, for measurements. */
+static uint32_t many_channels(void)
+{
+    const char *wanted = getenv("GRADLAG_CUDA_SPREAD");
+    const long least = wanted != NULL ? strtol(wanted, NULL, 10) : 0;
+    return least > 0 && least < UINT32_MAX ? (uint32_t)least : MANY_CHANNELS;
+}
+
 static bool is_spread(const struct cuda *c, const struct cuda_convolution *v)
 {
     const struct op_description *d = &v->op.d;
-    if (c->arithmetic == CUDA_FP32)
-        return d->input.channels >= MANY_CHANNELS && d->output.channels >= MANY_CHANNELS;
-    return v->direct || (d->output.channels >= SOME_CHANNELS && v->weights >= SOME_WEIGHTS);
+    const uint32_t least = many_channels();
+    return (v->direct && c->arithmetic != CUDA_FP32) ||
+           (d->input.channels >= least && d->output.channels >= least);
 }
 
 status cuda_convolution_open(struct cuda *c, const struct op_description *d,

@@ -384,19 +384,22 @@ struct attention_keys_call {
 };
 
 /* One struct for the kernels of all tile sizes. */
-#define conv_any_call        conv_call
-#define conv_8_call          conv_call
-#define conv_16_call         conv_call
-#define conv_32_call         conv_call
-#define conv_64_call         conv_call
-#define conv_tensor_8_call   conv_call
-#define conv_tensor_16_call  conv_call
-#define conv_tensor_32_call  conv_call
-#define conv_tensor_64_call  conv_call
-#define conv_weight_any_call conv_weight_call
-#define conv_weight_16_call  conv_weight_call
-#define conv_weight_32_call  conv_weight_call
-#define conv_weight_64_call  conv_weight_call
+#define conv_any_call              conv_call
+#define conv_8_call                conv_call
+#define conv_16_call               conv_call
+#define conv_32_call               conv_call
+#define conv_64_call               conv_call
+#define conv_tensor_8_call         conv_call
+#define conv_tensor_16_call        conv_call
+#define conv_tensor_32_call        conv_call
+#define conv_tensor_64_call        conv_call
+#define conv_weight_any_call       conv_weight_call
+#define conv_weight_16_call        conv_weight_call
+#define conv_weight_32_call        conv_weight_call
+#define conv_weight_64_call        conv_weight_call
+#define conv_weight_tensor_16_call conv_weight_call
+#define conv_weight_tensor_32_call conv_weight_call
+#define conv_weight_tensor_64_call conv_weight_call
 
 /* ---- data --------------------------------------------------------------------------------------
  */

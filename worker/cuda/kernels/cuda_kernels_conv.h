@@ -113,8 +113,9 @@ CUDA_FUNCTION void conv_multiply_tensor(float sum[8][4], const float *w, const f
     for (uint32_t m = 0; m < wide / 4; m += TENSOR_COLUMNS) {
         CUDA_UNROLL
         for (uint32_t n = 0; n < high; n += TENSOR_ROWS) {
-            tensor_multiply(sum[(m / TENSOR_COLUMNS * high + n) / TENSOR_ROWS],
-                            x + THREAD / 32 * (wide / 4) + m, x_pitch, w + n, w_pitch);
+            const struct tensor_factor b = {x + THREAD / 32 * (wide / 4) + m, x_pitch, 1};
+            const struct tensor_factor a = {w + n, w_pitch, 1};
+            tensor_multiply(sum[(m / TENSOR_COLUMNS * high + n) / TENSOR_ROWS], b, a);
         }
     }
 }
@@ -133,6 +134,27 @@ CUDA_FUNCTION void conv_store_tensor(const struct conv_call *c, const struct con
         if (row < c->rows && column < columns) {
             size_t at = conv_to(c, k, column) + (size_t)row * c->to_row;
             c->to[at] = conv_finish(c, sum[f][e], c->bias != NULL ? c->bias[row] : 0, at);
+        }
+    }
+}
+
+/* `rows` rows from `row0` on, four columns from `column` on. */
+CUDA_FUNCTION void conv_store(const struct conv_call *c, const struct conv_class *k,
+                              float sum[8][4], uint32_t row0, uint32_t column, const uint32_t rows)
+{
+    size_t to = conv_to(c, k, column);
+    CUDA_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        uint32_t row = row0 + r;
+        if (row < c->rows) {
+            size_t at = to + (size_t)row * c->to_row;
+            float bias = c->bias != NULL ? c->bias[row] : 0;
+            cuda_four v;
+            v.x = conv_finish(c, sum[r][0], bias, at);
+            v.y = conv_finish(c, sum[r][1], bias, at + 1);
+            v.z = conv_finish(c, sum[r][2], bias, at + 2);
+            v.w = conv_finish(c, sum[r][3], bias, at + 3);
+            four_to(c->to + at, v);
         }
     }
 }
@@ -196,23 +218,8 @@ CUDA_FUNCTION void conv_tile(const struct conv_call *c, float *w, float *x, cons
     }
     if (tensor)
         conv_store_tensor(c, &k, sum, columns, high, wide);
-    if (tensor || !p.live)
-        return;
-    size_t to = conv_to(c, &k, column);
-    CUDA_UNROLL
-    for (uint32_t r = 0; r < rows; r++) {
-        uint32_t row = row0 + group * rows + r;
-        if (row < c->rows) {
-            size_t at = to + (size_t)row * c->to_row;
-            float bias = c->bias != NULL ? c->bias[row] : 0;
-            cuda_four v;
-            v.x = conv_finish(c, sum[r][0], bias, at);
-            v.y = conv_finish(c, sum[r][1], bias, at + 1);
-            v.z = conv_finish(c, sum[r][2], bias, at + 2);
-            v.w = conv_finish(c, sum[r][3], bias, at + 3);
-            four_to(c->to + at, v);
-        }
-    }
+    else if (p.live)
+        conv_store(c, &k, sum, row0 + group * rows, column, rows);
 }
 
 #define CONV_KERNEL(name, high, wide, rows, tensor)                                                \
@@ -311,6 +318,41 @@ CUDA_FUNCTION void conv_weight_multiply(float sum[8][4], const float *g, const f
     }
 }
 
+/* The same on the tensor cores: a warp has 16 of the taps and all rows of the tile. */
+CUDA_FUNCTION void conv_weight_multiply_tensor(float sum[8][4], const float *g, const float *x,
+                                               const uint32_t high)
+{
+    CUDA_UNROLL
+    for (uint32_t n = 0; n < CONV_COLUMNS; n += TENSOR_TAPS) {
+        const struct tensor_factor b = {x + THREAD / 32 * TENSOR_COLUMNS * CONV_ROW + n, 1,
+                                        CONV_ROW};
+        CUDA_UNROLL
+        for (uint32_t r = 0; r < high; r += TENSOR_ROWS) {
+            const struct tensor_factor a = {g + r * CONV_ROW + n, 1, CONV_ROW};
+            tensor_multiply(sum[r / TENSOR_ROWS], b, a);
+        }
+    }
+}
+
+CUDA_FUNCTION void conv_weight_store(const struct conv_weight_call *c, uint32_t row, uint32_t tap,
+                                     float sum)
+{
+    if (row < c->rows && tap < c->tap_count)
+        c->partial[((size_t)BLOCK_Z * c->rows + row) * c->tap_count + tap] = sum;
+}
+
+CUDA_FUNCTION void conv_weight_write_tensor(const struct conv_weight_call *c, float sum[8][4],
+                                            uint32_t row0, uint32_t tap0, const uint32_t high)
+{
+    CUDA_UNROLL
+    for (uint32_t f = 0; f < high / TENSOR_ROWS; f++) {
+        CUDA_UNROLL
+        for (uint32_t e = 0; e < 4; e++)
+            conv_weight_store(c, row0 + f * TENSOR_ROWS + tensor_row(e),
+                              tap0 + THREAD / 32 * TENSOR_COLUMNS + tensor_column(e), sum[f][e]);
+    }
+}
+
 CUDA_FUNCTION void conv_weight_write(const struct conv_weight_call *c, float sum[8][4],
                                      uint32_t row0, uint32_t tap0, const uint32_t high,
                                      const uint32_t rows)
@@ -319,16 +361,13 @@ CUDA_FUNCTION void conv_weight_write(const struct conv_weight_call *c, float sum
     for (uint32_t r = 0; r < rows; r++) {
         uint32_t row = row0 + r * (high / rows);
         CUDA_UNROLL
-        for (uint32_t q = 0; q < 4; q++) {
-            uint32_t tap = tap0 + q * 16;
-            if (row < c->rows && tap < c->tap_count)
-                c->partial[((size_t)BLOCK_Z * c->rows + row) * c->tap_count + tap] = sum[r][q];
-        }
+        for (uint32_t q = 0; q < 4; q++)
+            conv_weight_store(c, row, tap0 + q * 16, sum[r][q]);
     }
 }
 
 CUDA_FUNCTION void conv_weight_tile(const struct conv_weight_call *c, float *gs, float *xs,
-                                    const uint32_t high, const uint32_t rows)
+                                    const uint32_t high, const uint32_t rows, const bool tensor)
 {
     const uint32_t quad = THREAD % 8 * 4, line = THREAD / 8, row0 = BLOCK_Y * high;
     const uint32_t tap0 = BLOCK_X * CONV_WEIGHT_TAPS, g_loads = high / 16;
@@ -363,23 +402,32 @@ CUDA_FUNCTION void conv_weight_tile(const struct conv_weight_call *c, float *gs,
                        : four_of(0);
         }
         if (at > begin) {
-            conv_weight_multiply(sum, gs, xs, THREAD / 16, THREAD % 16, high, rows);
+            if (tensor)
+                conv_weight_multiply_tensor(sum, gs, xs, high);
+            else
+                conv_weight_multiply(sum, gs, xs, THREAD / 16, THREAD % 16, high, rows);
             SYNC();
         }
     }
-    conv_weight_write(c, sum, row0 + THREAD / 16, tap0 + THREAD % 16, high, rows);
+    if (tensor)
+        conv_weight_write_tensor(c, sum, row0, tap0, high);
+    else
+        conv_weight_write(c, sum, row0 + THREAD / 16, tap0 + THREAD % 16, high, rows);
 }
 
-#define CONV_WEIGHT_KERNEL(name, high, rows)                                                       \
+#define CONV_WEIGHT_KERNEL(name, high, rows, tensor)                                               \
     CUDA_KERNEL(name)                                                                              \
     {                                                                                              \
         SHARED(cuda_four, g, CONV_ROW *(high) / 4);                                                \
         SHARED(cuda_four, x, CONV_ROW *CONV_WEIGHT_TAPS / 4);                                      \
-        conv_weight_tile(&c, (float *)g, (float *)x, high, rows);                                  \
+        conv_weight_tile(&c, (float *)g, (float *)x, high, rows, tensor);                          \
     }
-CONV_WEIGHT_KERNEL(conv_weight_16, 16, 2)
-CONV_WEIGHT_KERNEL(conv_weight_32, 32, 4)
-CONV_WEIGHT_KERNEL(conv_weight_64, 64, 8)
+CONV_WEIGHT_KERNEL(conv_weight_16, 16, 2, false)
+CONV_WEIGHT_KERNEL(conv_weight_32, 32, 4, false)
+CONV_WEIGHT_KERNEL(conv_weight_64, 64, 8, false)
+CONV_WEIGHT_KERNEL(conv_weight_tensor_16, 16, 2, true)
+CONV_WEIGHT_KERNEL(conv_weight_tensor_32, 32, 4, true)
+CONV_WEIGHT_KERNEL(conv_weight_tensor_64, 64, 8, true)
 
 CUDA_KERNEL(conv_weight_any)
 {
