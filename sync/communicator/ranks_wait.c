@@ -15,9 +15,11 @@
 #include <unistd.h>
 
 #define SPIN_NS 200000u /* a wake-up across cores costs tens of microseconds */
-/* A waiting rank writes the time at least ten times a second. A rank whose time is older than this
- * does not wait. */
+/* A waiting rank writes the time several times a second. A rank whose time is older than this, and
+ * older than half the wait of the rank that asks, does not wait. On a busy machine a second may
+ * pass between two writes. */
 #define NOT_WAITING_NS 1000000000u
+#define GAVE_UP        UINT64_MAX /* instead of a time: the wait of this rank timed out */
 
 /* Invariant: `arrived` counts the ranks that are at the gate of round `round`. The last rank sets
  * it to 0 and then raises `round`. No rank arrives again before it has seen the new round. */
@@ -74,24 +76,50 @@ static bool has_arrived(const struct gate *g, unsigned i)
     return atomic_load(&g->page->rank[i].round) != atomic_load(&g->page->round);
 }
 
-/* At the gate, a rank is missing if it has not arrived. In a wait for a message, a rank is missing
- * if it does not wait itself: it has died, hangs or computes. */
-static bool is_missing(const struct gate *g, unsigned i, bool at_gate, uint64_t now)
+/* The ranks that one rank waits for. */
+struct missing {
+    const struct gate *gate;
+    bool at_gate;       /* the rank waits at the gate, not for a message */
+    uint64_t before_ns; /* they last wrote that they wait before this time: they died, hang or
+                           compute */
+};
+
+static bool is_missing(const struct missing *m, unsigned i)
 {
-    const uint64_t waited_at = atomic_load(&g->page->rank[i].waited_at);
-    return at_gate ? !has_arrived(g, i) : i != g->index && now > waited_at + NOT_WAITING_NS;
+    const struct gate *g = m->gate;
+    const bool awaited = m->at_gate ? !has_arrived(g, i) : i != g->index;
+    return awaited && atomic_load(&g->page->rank[i].waited_at) < m->before_ns;
+}
+
+/* The first missing rank from `i` on, or the size of the gate. */
+static unsigned next_missing(const struct missing *m, unsigned i)
+{
+    const unsigned size = m->gate->page != NULL ? m->gate->size : 0;
+    while (i < size && !is_missing(m, i))
+        i++;
+    return i < size ? i : m->gate->size;
+}
+
+static struct missing find_missing(const struct gate *g, uint64_t waited_ns)
+{
+    const uint64_t silent_ns = waited_ns / 2 > NOT_WAITING_NS ? waited_ns / 2 : NOT_WAITING_NS;
+    struct missing m = {.gate = g,
+                        .at_gate = g->page != NULL && has_arrived(g, g->index),
+                        .before_ns = clock_ns() - silent_ns};
+    if (m.at_gate && next_missing(&m, 0) == g->size)
+        m.before_ns = UINT64_MAX; /* all that are absent wait for something else */
+    return m;
 }
 
 /* Adds the missing ranks and returns their number. 0: they are on another host, which shares no
  * page. */
-static unsigned add_missing(const struct gate *g, struct text *out)
+static unsigned add_missing(const struct gate *g, uint64_t waited_ns, struct text *out)
 {
+    const struct missing m = find_missing(g, waited_ns);
     unsigned missing = 0;
-    const bool at_gate = g->page != NULL && has_arrived(g, g->index);
-    const uint64_t now = clock_ns();
 
-    for (unsigned i = 0; g->page != NULL && i < g->size; i++)
-        if (is_missing(g, i, at_gate, now) && missing++ < 8)
+    for (unsigned i = next_missing(&m, 0); i < g->size; i = next_missing(&m, i + 1))
+        if (missing++ < 8)
             text_add(out, "%s%u", missing == 1 ? "rank " : ", ", g->page->rank[i].world);
     if (missing == 0)
         text_add(out, "another rank");
@@ -103,13 +131,9 @@ static unsigned add_missing(const struct gate *g, struct text *out)
 unsigned ranks_first_missing(const communicator *c)
 {
     const struct gate *g = &c->ranks->gate;
-    const bool at_gate = g->page != NULL && has_arrived(g, g->index);
-    const uint64_t now = clock_ns();
-
-    for (unsigned i = 0; g->page != NULL && i < g->size; i++)
-        if (is_missing(g, i, at_gate, now))
-            return g->page->rank[i].world;
-    return c->size;
+    const struct missing m = find_missing(g, 0);
+    const unsigned i = next_missing(&m, 0);
+    return i < g->size ? g->page->rank[i].world : c->size;
 }
 
 /* One waiting rank logs for all: the first. Without a page no rank knows which ranks wait: rank 0
@@ -136,10 +160,15 @@ static struct wait_limit wait_limit_begin(const communicator *c)
                                .limit_ns = (uint64_t)(c->timeout_s * 1e9)};
 }
 
-void ranks_mark_waiting(const struct gate *g)
+static void write_waiting(const struct gate *g, uint64_t at)
 {
     if (g->page != NULL)
-        atomic_store(&g->page->rank[g->index].waited_at, clock_ns());
+        atomic_store(&g->page->rank[g->index].waited_at, at);
+}
+
+void ranks_mark_waiting(const struct gate *g)
+{
+    write_waiting(g, clock_ns());
 }
 
 void ranks_add_timeout(const communicator *c, const struct gate *g, uint64_t waited_ns,
@@ -148,10 +177,11 @@ void ranks_add_timeout(const communicator *c, const struct gate *g, uint64_t wai
     struct text missing = {0};
     char host[64] = "";
     bool here = true; /* the missing ranks are on this host */
+    write_waiting(g, GAVE_UP);
     if (c->ranks->name_missing != NULL) {
         (void)c->ranks->name_missing(c, &missing);
     } else if (g->page != NULL || in_call) {
-        here = add_missing(g, &missing) > 0;
+        here = add_missing(g, waited_ns, &missing) > 0;
     } else {
         here = false;
         missing_ranks_add(c, &missing);
@@ -187,7 +217,7 @@ static status wait_limit_check(struct wait_limit *p, const communicator *c, cons
         logs = c->ranks->name_missing(c, &text);
     } else {
         logs = logs_for_others(c, g);
-        add_missing(g, &text);
+        add_missing(g, waited, &text);
     }
     if (logs) {
         log_warning("has waited %.0f s for %s (%s); the limit is %.0f s", (double)waited * 1e-9,

@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include <fcntl.h>
 #include <pty.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,22 +19,24 @@ enum { ROOM = 1 << 14 };
 
 /* Runs the program with a terminal of so many columns as stdout (0: the terminal does not say);
  * returns its output, valid until the next call. The output must be short: a terminal that is not
- * read holds a few thousand bytes. */
+ * read holds a few thousand bytes. The kernel hands it over in parts and ends it with an error. */
 static const char *run_on(struct process_rig *r, unsigned short columns, const char *const *argv)
 {
     static char output[ROOM];
     struct winsize size = {.ws_row = 24, .ws_col = columns};
     int ours;
+    size_t length = 0;
+    ssize_t got;
     assert_int_equal(openpty(&ours, &r->output_fd, NULL, NULL, &size), 0);
-    assert_int_equal(fcntl(ours, F_SETFL, O_NONBLOCK), 0);
     int code = process_run(r, argv);
     if (code != OK)
         fail_msg("exit code %d: %s", code, process_errors(r));
-    ssize_t length = read(ours, output, sizeof output - 1);
-    output[length > 0 ? length : 0] = '\0';
-    close(ours);
     close(r->output_fd);
     r->output_fd = 0;
+    while ((got = read(ours, output + length, sizeof output - 1 - length)) > 0)
+        length += (size_t)got;
+    output[length] = '\0';
+    close(ours);
     return output;
 }
 #define RUN_ON(r, columns, ...) run_on(r, columns, (const char *const[]){__VA_ARGS__, NULL})
