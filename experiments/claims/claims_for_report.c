@@ -21,6 +21,9 @@ struct report_claim_set {
     struct report_map_cell *map; /* [map_size] */
     struct text *panels;         /* [map_size] */
     size_t map_size;
+    struct report_panel *runs; /* [run_count] */
+    struct text *names;        /* [run_count]: of the panels of `runs` */
+    size_t run_count;
     struct text *whys;     /* one per claim */
     struct text described; /* the part that was judged */
 };
@@ -142,14 +145,21 @@ static const char *level_name(const struct experiment *e, int64_t column, size_t
     return e->axes[axis].levels[experiment_level(e, column, axis)].name;
 }
 
+/* Adds the level of an axis: "alike", or "delay=1" if levels are values. */
+static void add_level(const struct experiment *e, int64_t column, size_t axis, struct text *out)
+{
+    const struct experiment_axis *a = &e->axes[axis];
+    text_add(out, "%s%s%s%s", out->length > 0 ? ", " : "", a->named ? "" : a->name,
+             a->named ? "" : "=", level_name(e, column, axis));
+}
+
 /* The levels of a column, as a place in the report's map. */
 static void place_column(const struct experiment *e, int64_t column, struct text *panel,
                          struct report_map_cell *out)
 {
     const size_t n = e->axis_count;
     for (size_t i = 0; i + 2 < n; i++)
-        text_add(panel, "%s%s%s%s", i > 0 ? ", " : "", e->axes[i].named ? "" : e->axes[i].name,
-                 e->axes[i].named ? "" : "=", level_name(e, column, i));
+        add_level(e, column, i, panel);
     out->panel = panel->at != NULL ? panel->at : "";
     out->row = n > 1 ? level_name(e, column, n - 2) : "";
     out->column = level_name(e, column, n - 1);
@@ -200,6 +210,48 @@ done:
     return result;
 }
 
+static bool has_panels(const struct experiment *e)
+{
+    bool workers = false;
+    for (size_t i = 0; i < e->axis_count; i++)
+        workers |= strcmp(e->axes[i].name, "workers") == 0;
+    return workers && e->axis_count > 1;
+}
+
+static int by_run_and_name(const void *a, const void *b)
+{
+    const struct report_panel *x = a, *y = b;
+    return x->run != y->run ? (x->run > y->run) - (x->run < y->run) : strcmp(x->name, y->name);
+}
+
+/* The panels of the runs that are in the file. Columns that share a run may be in several. */
+static status describe_panels(struct report_claim_set *j, struct report_experiment *out)
+{
+    status result = OK;
+    const struct reproduction *r = &j->part[j->quick];
+    const struct experiment *e = &r->e;
+    if (!has_panels(e))
+        goto done;
+    TRY(memory_new(&j->runs, r->uses.count, sizeof *j->runs, "panels"));
+    TRY(memory_new(&j->names, r->uses.count, sizeof *j->names, "panels"));
+    for (size_t i = 0; i < r->uses.count; i++) {
+        const struct run_use *u = &r->uses.at[i];
+        struct text *name = &j->names[j->run_count];
+        if (r->plan.runs[u->run].run_id == 0)
+            continue;
+        for (size_t k = 0; k < e->axis_count; k++)
+            if (strcmp(e->axes[k].name, "workers") != 0)
+                add_level(e, u->column, k, name);
+        j->runs[j->run_count++] =
+            (struct report_panel){.run = r->plan.runs[u->run].run_id, .name = name->at};
+    }
+    qsort(j->runs, j->run_count, sizeof *j->runs, by_run_and_name);
+    out->panels = j->runs;
+    out->panel_count = j->run_count;
+done:
+    return result;
+}
+
 static status describe(struct report_claim_set *j, struct report_experiment *out)
 {
     status result = OK;
@@ -228,6 +280,7 @@ static status describe(struct report_claim_set *j, struct report_experiment *out
                                       .claims = j->claims,
                                       .claim_count = e->claim_count};
     TRY(describe_map(j, e, &out->map));
+    TRY(describe_panels(j, out));
 done:
     memory_free(judged);
     return result;
@@ -291,6 +344,10 @@ static void report_claim_set_close(struct report_claim_set *j)
         text_free(&j->panels[i]);
     memory_free(j->panels);
     memory_free(j->map);
+    for (size_t i = 0; j->names != NULL && i < j->run_count; i++)
+        text_free(&j->names[i]);
+    memory_free(j->names);
+    memory_free(j->runs);
     memory_free(j->claims);
     memory_free(j->arms);
     memory_free(j->expected);

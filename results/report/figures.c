@@ -49,6 +49,10 @@ static char *new_name(const struct figures *f, const char *title)
     struct text stem = {0}, name = {0};
     add_safe(&stem, f->section);
     text_add(&stem, "%s", stem.length == 0 ? "runs-" : "-");
+    if (f->panel[0] != '\0') {
+        add_safe(&stem, f->panel);
+        text_add(&stem, "-");
+    }
     add_safe(&stem, title);
     text_add(&name, "%s.svg", stem.at);
     for (unsigned i = 2; is_taken(f, name.at); i++) {

@@ -13,8 +13,8 @@
 
 enum { FIGURE_WIDTH = 350 };
 
-struct figures {         /* zero-initialise; free with figures_free() */
-    const char *section; /* set by the caller: the first part of the names; borrowed */
+struct figures {                 /* zero-initialise; free with figures_free() */
+    const char *section, *panel; /* set by the caller: the first parts of the names; borrowed */
     struct figure *at;
     size_t count;
 };

@@ -233,20 +233,26 @@ static void add_masthead(struct text *out, const struct report_data *d,
     text_add(out, ". Written %.10s %.5s UTC.</p></header>\n", now, now + 11);
 }
 
-static void add_title(struct text *out, const struct report_section *s)
+static void add_title(struct text *out, const struct report_section *s, bool whole)
 {
     if (s->name[0] == '\0')
         text_add(out, "Runs without experiment");
     else
         html_text(out, s->name);
+    if (!whole && s->panel[0] != '\0') {
+        text_add(out, ": ");
+        html_text(out, s->panel);
+    }
 }
 
 static void add_contents(struct text *out, const struct report_data *d)
 {
     text_add(out, "<nav aria-label=\"Contents\"><ul>");
     for (size_t i = 0; i < d->section_count; i++) {
+        if (!d->sections[i].first)
+            continue;
         text_add(out, "<li><a href=\"#e%zu\">", i);
-        add_title(out, &d->sections[i]);
+        add_title(out, &d->sections[i], true);
         text_add(out, "</a>");
         report_tally(out, d->sections[i].about);
         text_add(out, "</li>");
@@ -255,26 +261,8 @@ static void add_contents(struct text *out, const struct report_data *d)
                   "runs</a></li></ul></nav>\n<main>\n");
 }
 
-static void add_parts(struct text *out, const struct report_data *d, const struct report_section *s)
+static void add_facts(struct text *out, const struct report_section *s)
 {
-    static report_part *const parts[] = {report_claims,    report_map,    report_legend,
-                                         report_workers,   report_curves, report_throughput,
-                                         report_staleness, report_time};
-    for (size_t i = 0; i < COUNT_OF(parts); i++)
-        parts[i](out, d, s);
-}
-
-static void add_section(struct text *out, const struct report_data *d,
-                        const struct report_section *s)
-{
-    text_add(out, "<section class=\"experiment\" id=\"e%zu\"><h2>", (size_t)(s - d->sections));
-    add_title(out, s);
-    text_add(out, "</h2>\n");
-    if (s->about != NULL) {
-        text_add(out, "<p class=\"question\">");
-        html_text(out, s->about->question);
-        text_add(out, "</p>\n");
-    }
     text_add(out, "<p class=\"facts\">%u run%s: %u finished", s->runs, s->runs == 1 ? "" : "s",
              s->count[RUN_FINISHED]);
     if (s->collapsed > 0) {
@@ -287,11 +275,62 @@ static void add_section(struct text *out, const struct report_data *d,
     if (ended(s->count) < s->runs)
         text_add(out, ", <b>%u to come</b>", s->runs - ended(s->count));
     text_add(out, ".</p>\n");
+}
+
+static void add_parts(struct text *out, const struct report_data *d, const struct report_section *s)
+{
+    static report_part *const parts[] = {report_legend,     report_workers,   report_curves,
+                                         report_throughput, report_staleness, report_time};
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        parts[i](out, d, s);
+}
+
+/* About the experiment as a whole; then links to its panels, if it has several. */
+static void add_whole(struct text *out, const struct report_data *d, const struct report_section *s)
+{
+    if (s->about != NULL) {
+        text_add(out, "<p class=\"question\">");
+        html_text(out, s->about->question);
+        text_add(out, "</p>\n");
+    }
+    if (s->panel[0] == '\0')
+        add_facts(out, s);
+    report_claims(out, d, s);
+    report_map(out, d, s);
+    for (size_t i = 0; s->panel[0] != '\0' && i < d->section_count; i++) {
+        if (strcmp(d->sections[i].name, s->name) != 0)
+            continue;
+        text_add(out, "%s<a href=\"#e%zu\">", &d->sections[i] == s ? "<p>Panels: " : " · ", i);
+        html_text(out, d->sections[i].panel);
+        text_add(out, "</a>%s",
+                 i + 1 == d->section_count || d->sections[i + 1].first ? "</p>\n" : "");
+    }
+}
+
+static void add_section(struct text *out, const struct report_data *d,
+                        const struct report_section *s)
+{
+    text_add(out, "<section class=\"experiment\" id=\"e%zu\">", (size_t)(s - d->sections));
+    if (s->first) {
+        text_add(out, "<h2>");
+        add_title(out, s, true);
+        text_add(out, "</h2>\n");
+        if (s->trials)
+            add_facts(out, s);
+        else
+            add_whole(out, d, s);
+    }
+    if (s->panel[0] != '\0' || !s->first) {
+        text_add(out, "<h2>");
+        add_title(out, s, false);
+        text_add(out, "</h2>\n");
+        add_facts(out, s);
+    }
     if (s->trials)
         report_trials(out, d, s);
     else
         add_parts(out, d, s);
-    if (s->about != NULL && s->about->source != NULL) {
+    if (s->first && s->about != NULL && s->about->source != NULL) {
         text_add(out, "<p class=\"source\">");
         html_text(out, s->about->source);
         text_add(out, "</p>\n");
@@ -305,9 +344,14 @@ static void draw_figures(struct figures *figures, struct report_data *d)
     struct text dropped = {0};
     d->figures = figures;
     for (size_t i = 0; i < d->section_count; i++) {
-        figures->section = d->sections[i].name;
-        if (!d->sections[i].trials)
-            add_parts(&dropped, d, &d->sections[i]);
+        const struct report_section *s = &d->sections[i];
+        figures->section = s->name;
+        figures->panel = "";
+        if (s->first && !s->trials)
+            report_map(&dropped, d, s);
+        figures->panel = s->panel;
+        if (!s->trials)
+            add_parts(&dropped, d, s);
     }
     d->figures = NULL;
     text_free(&dropped);

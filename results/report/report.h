@@ -47,6 +47,12 @@ struct report_map {
     const struct report_map_cell *cells;
     size_t cell_count;
 };
+/* A run of an experiment with the axis `workers` and further ones: the levels of the further ones.
+ */
+struct report_panel {
+    int64_t run; /* its id in the file */
+    const char *name;
+};
 struct report_experiment {
     const char *name, *question, *source; /* source may be NULL */
     const char *part;                     /* NULL, or the part that was judged: "the quick part" */
@@ -58,6 +64,9 @@ struct report_experiment {
     const struct report_claim *claims;
     size_t claim_count;
     struct report_map map; /* without a cell: none */
+    /* By run. A run may be in several panels. Runs without a panel have plots of their own. */
+    const struct report_panel *panels;
+    size_t panel_count;
 };
 struct report_request {
     const char *path;                            /* results file */

@@ -313,10 +313,10 @@ status report_data_read(struct report_data *out, sqlite3 *db, const struct repor
     *out = (struct report_data){0};
     TRY(read_runs(out, db, request->experiment));
     TRY(fill_cells(out));
-    TRY(report_series_find(out, request));
     TRY(read_curves(out, db));
     TRY(read_staleness(out, db));
     TRY(read_time(out, db));
+    TRY(report_series_find(out, request));
 done:
     if (result != OK)
         report_data_close(out);
@@ -333,6 +333,8 @@ void report_data_close(struct report_data *d)
             memory_free(own[k]);
     }
     for (size_t i = 0; d->cells != NULL && i < d->cell_count; i++) {
+        if (d->cells[i].copied)
+            continue;
         free(d->cells[i].curve);
         free(d->cells[i].histogram);
     }

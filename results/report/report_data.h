@@ -35,6 +35,7 @@ struct report_run {
         slowest_share;     /* share: its part of the run's steps */
     int64_t time_workers;  /* workers with recorded times */
     double steps, step_us; /* step_us: mean over all steps */
+    const char *panel;     /* "", or the panel of its experiment; borrowed */
     double bits;           /* the final loss of text in bits per byte; NaN: other data */
     bool collapsed;        /* finished, and predicts one class; false if unknown */
     bool drawn;            /* its evaluations are part of the curve of the cell */
@@ -69,6 +70,7 @@ struct report_cell {
     struct staleness_count *histogram; /* by staleness, ascending */
     size_t bins;
     struct time_sums time;
+    bool copied; /* another cell owns curve and histogram: a cell of several panels is copied */
 };
 
 struct report_series {
@@ -78,9 +80,11 @@ struct report_series {
     size_t section;
 };
 
-/* An experiment, or the runs without experiment. */
+/* An experiment, one panel of it, or the runs without experiment. */
 struct report_section {
     const char *name;                      /* "": no experiment */
+    const char *panel;                     /* "": the experiment has no further axes */
+    bool first;                            /* of its experiment: has the claims and the map */
     const struct report_experiment *about; /* NULL: no claims and texts */
     bool trials;                           /* name is NAME/tuning */
     bool by_loss;                          /* no run has an accuracy */

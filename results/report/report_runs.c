@@ -18,6 +18,14 @@ void report_cell_run(struct html_table *t, const struct report_run *r)
     html_cell_close(t);
 }
 
+/* "crossover: alike, free": the experiment and the panel. */
+static void add_experiment(struct text *out, const struct report_run *r)
+{
+    html_text(out, r->experiment);
+    text_add(out, "%s", r->panel[0] != '\0' ? ": " : "");
+    html_text(out, r->panel);
+}
+
 void report_failures(struct text *out, const struct report_data *d)
 {
     static const char *const titles[] = {"#run",  "status",   "experiment", "arm", "#workers",
@@ -40,7 +48,9 @@ void report_failures(struct text *out, const struct report_data *d)
         html_cell_open(&t, NULL);
         text_add(out, "<span class=\"badge fail\">%s</span>", run_status_name(r->status));
         html_cell_close(&t);
-        html_cell_text(&t, r->experiment);
+        html_cell_open(&t, NULL);
+        add_experiment(out, r);
+        html_cell_close(&t);
         report_cell_series(&t, d, d->cells[r->cell].series);
         html_cell_count(&t, r->workers);
         html_cell_count(&t, r->seed);
@@ -122,7 +132,7 @@ static void add_head(struct text *out, const struct report_data *d, const struct
     bool bad = r->status == RUN_DIVERGED || r->status == RUN_FAILED || r->status == RUN_STOPPED;
     text_add(out, "<details class=\"run\" id=\"run-%lld\"><summary><b>%lld</b> ", (long long)r->id,
              (long long)r->id);
-    html_text(out, r->experiment);
+    add_experiment(out, r);
     text_add(out, "%s", r->experiment[0] != '\0' ? " · " : "");
     html_text(out, d->series[d->cells[r->cell].series].label);
     text_add(out, " · %lld worker%s · seed %lld · <span class=\"%s\">%s</span>",

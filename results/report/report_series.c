@@ -24,36 +24,85 @@ static const struct report_experiment *known_as(const struct report_request *q, 
     return NULL;
 }
 
-static struct report_section *section_named(struct report_data *d, const char *name)
+/* The panels of a run, or one without name. */
+struct panels {
+    const struct report_panel *at;
+    size_t count;
+};
+
+static struct panels panels_of(const struct report_experiment *about, int64_t run)
+{
+    static const struct report_panel none = {.name = ""};
+    const size_t count = about != NULL ? about->panel_count : 0;
+    size_t low = 0, high = count;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (about->panels[middle].run < run)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (high = low; high < count && about->panels[high].run == run;)
+        high++;
+    return high == low ? (struct panels){&none, 1}
+                       : (struct panels){&about->panels[low], high - low};
+}
+
+/* `panel` NULL: the first section of the experiment. */
+static struct report_section *section_named(struct report_data *d, const char *name,
+                                            const char *panel)
 {
     for (size_t i = 0; i < d->section_count; i++)
-        if (strcmp(d->sections[i].name, name) == 0)
+        if (strcmp(d->sections[i].name, name) == 0 &&
+            (panel == NULL || strcmp(d->sections[i].panel, panel) == 0))
             return &d->sections[i];
     return NULL;
 }
 
-/* Orders sections by their first runs; trials come last. */
+static struct report_section *add_section(struct report_data *d, const char *name,
+                                          const char *panel, const struct report_experiment *about)
+{
+    const bool first = section_named(d, name, NULL) == NULL;
+    struct report_section *s = &d->sections[d->section_count++];
+    *s = (struct report_section){.name = name,
+                                 .panel = panel,
+                                 .first = first,
+                                 .about = about,
+                                 .trials = is_trials(name),
+                                 .by_loss = true};
+    return s;
+}
+
+static void count_run(struct report_data *d, struct report_run *r,
+                      const struct report_experiment *about)
+{
+    const struct panels panels = panels_of(about, r->id);
+    r->panel = panels.at[0].name;
+    for (size_t i = 0; i < panels.count; i++) {
+        struct report_section *s = section_named(d, r->experiment, panels.at[i].name);
+        if (s == NULL)
+            s = add_section(d, r->experiment, panels.at[i].name, about);
+        s->runs++;
+        s->count[r->status]++;
+        s->collapsed += r->collapsed;
+        s->by_loss = s->by_loss && d->cells[r->cell].accuracy.n == 0;
+    }
+}
+
+/* Orders sections by their first runs, the panels of an experiment one after the other; trials come
+ * last. */
 static status find_sections(struct report_data *d, const struct report_request *q)
 {
     status result = OK;
     TRY(memory_new(&d->sections, d->cell_count, sizeof *d->sections, "the report's experiments"));
     for (int trials = 0; trials <= 1; trials++) {
         for (size_t i = 0; i < d->run_count; i++) {
-            const struct report_run *r = &d->runs[i];
-            struct report_section *s = section_named(d, r->experiment);
-            if (is_trials(r->experiment) != trials)
+            const char *name = d->runs[i].experiment;
+            if (is_trials(name) != trials || section_named(d, name, NULL) != NULL)
                 continue;
-            if (s == NULL) {
-                s = &d->sections[d->section_count++];
-                *s = (struct report_section){.name = r->experiment,
-                                             .about = known_as(q, r->experiment),
-                                             .trials = trials,
-                                             .by_loss = true};
-            }
-            s->runs++;
-            s->count[r->status]++;
-            s->collapsed += r->collapsed;
-            s->by_loss = s->by_loss && d->cells[r->cell].accuracy.n == 0;
+            for (size_t k = i; k < d->run_count; k++)
+                if (strcmp(d->runs[k].experiment, name) == 0)
+                    count_run(d, &d->runs[k], known_as(q, name));
         }
     }
     for (size_t i = 0; i < d->section_count; i++) { /* before any run has finished */
@@ -153,10 +202,10 @@ static bool varies(const struct seen_keys *keys, const struct word *w)
 /* ---- series -------------------------------------------------------------------------------------
  */
 
-/* The arm of a cell; all its runs have the same arm. */
+/* A cell in a panel. All its runs have the same arm. */
 struct placed_cell {
     size_t cell, section, first_run;
-    const char *arm;
+    const char *arm, *panel;
 };
 
 static const char *label_of_arm(const struct report_section *s, const char *arm)
@@ -213,12 +262,12 @@ static void name_arm(struct report_data *d, size_t section, const char *arm,
 {
     struct seen_keys keys = {0};
     for (int pass = 0; pass <= 1; pass++) {
-        for (size_t i = 0; i < d->run_count; i++) { /* by id */
-            const struct placed_cell *p = &placed[d->runs[i].cell];
+        for (size_t i = 0; i < d->cell_count; i++) {
+            const struct placed_cell *p = &placed[i];
             const struct report_cell *c = &d->cells[p->cell];
             const char *text = c->words;
             struct word w;
-            if (p->section != section || strcmp(p->arm, arm) != 0 || p->first_run != i)
+            if (p->section != section || strcmp(p->arm, arm) != 0)
                 continue;
             if (pass == 0)
                 see(&keys, &(struct word){.at = ""}, arm[0] != '\0' ? c->workers : 0, c->mode);
@@ -258,11 +307,9 @@ static void name_section(struct report_data *d, size_t section, const struct pla
             }
         }
     }
-    for (size_t k = 0; k < d->run_count; k++) {
-        const struct placed_cell *p = &placed[d->runs[k].cell];
-        if (p->section == section && !is_placed(d, s, p->arm))
-            name_arm(d, section, p->arm, placed);
-    }
+    for (size_t k = 0; k < d->cell_count; k++)
+        if (placed[k].section == section && !is_placed(d, s, placed[k].arm))
+            name_arm(d, section, placed[k].arm, placed);
 }
 
 static int by_series_and_workers(const void *a, const void *b, void *context)
@@ -302,18 +349,65 @@ done:
     return result;
 }
 
+static int by_first_run(const void *a, const void *b)
+{
+    const struct placed_cell *x = a, *y = b;
+    return (x->first_run > y->first_run) - (x->first_run < y->first_run);
+}
+
+/* Places each cell in the panels of its first run, by first runs. The further panels get copies of
+ * the cell. */
+static status place_cells(struct report_data *d, const struct report_request *q,
+                          struct placed_cell **out)
+{
+    status result = OK;
+    struct placed_cell *own = NULL;
+    struct report_cell *cells = NULL;
+    size_t count = 0, placed = 0;
+    TRY(memory_new(&own, d->cell_count, sizeof *own, "the report's cells"));
+    for (size_t i = d->run_count; i-- > 0;) /* backwards: the first run remains */
+        own[d->runs[i].cell] = (struct placed_cell){.cell = d->runs[i].cell, .first_run = i};
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_run *r = &d->runs[own[i].first_run];
+        count += panels_of(known_as(q, r->experiment), r->id).count;
+    }
+    TRY(memory_new(&cells, count, sizeof *cells, "the report's cells"));
+    TRY(memory_new(out, count, sizeof **out, "the report's cells"));
+    size_t copies = d->cell_count;
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_run *r = &d->runs[own[i].first_run];
+        const struct panels panels = panels_of(known_as(q, r->experiment), r->id);
+        for (size_t k = 0; k < panels.count; k++) {
+            const size_t cell = k == 0 ? i : copies++;
+            cells[cell] = d->cells[i];
+            cells[cell].copied = k > 0;
+            (*out)[placed++] = (struct placed_cell){.cell = cell,
+                                                    .first_run = own[i].first_run,
+                                                    .arm = r->arm,
+                                                    .panel = panels.at[k].name};
+        }
+    }
+    qsort(*out, count, sizeof **out, by_first_run);
+    memory_free(d->cells);
+    d->cells = cells;
+    cells = NULL;
+    d->cell_count = count;
+done:
+    memory_free(own);
+    memory_free(cells);
+    return result;
+}
+
 status report_series_find(struct report_data *d, const struct report_request *request)
 {
     status result = OK;
     struct placed_cell *placed = NULL;
+    TRY(place_cells(d, request, &placed));
     TRY(find_sections(d, request));
     TRY(memory_new(&d->series, d->cell_count, sizeof *d->series, "the report's series"));
-    TRY(memory_new(&placed, d->cell_count, sizeof *placed, "the report's cells"));
-    for (size_t i = d->run_count;
-         i-- > 0;) { /* backwards, so that the first run of each cell remains */
-        const struct report_run *r = &d->runs[i];
-        size_t section = (size_t)(section_named(d, r->experiment) - d->sections);
-        placed[r->cell] = (struct placed_cell){r->cell, section, i, r->arm};
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const char *experiment = d->runs[placed[i].first_run].experiment;
+        placed[i].section = (size_t)(section_named(d, experiment, placed[i].panel) - d->sections);
     }
     for (size_t i = 0; i < d->section_count; i++)
         name_section(d, i, placed);

@@ -1,6 +1,7 @@
 /*
  * report_series.h — groups cells into series and names the series. Cells that differ only in the
- * number of workers are one series. Internal to results/.
+ * number of workers are one series. Each panel of an experiment with further axes is a section of
+ * its own. Internal to results/.
  *
  * An arm of an experiment is one series, even if its settings depend on the number of workers. If
  * an arm has several cells with the same number of workers, or if runs have no arm, the name of a
@@ -11,8 +12,9 @@
 
 #include "results/report/report_data.h"
 
-/* Fills sections, series and the series of each cell from runs and cells. Sorts the cells by series
- * and workers, and updates the cell index of each run. */
+/* Fills sections, series and the series of each cell from runs and cells. Copies cells of several
+ * panels. Sorts the cells by series and workers, and updates the cell index of each run. Cells must
+ * be complete. */
 status report_series_find(struct report_data *d, const struct report_request *request) MUST_CHECK;
 void report_series_free(struct report_data *d);
 

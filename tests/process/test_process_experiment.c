@@ -206,6 +206,16 @@ static void expect_borderline(struct process_rig *r)
     text_free(&text);
 }
 
+/* 12 of 24 asynchronous and 6 of 12 synchronous runs have equal nodes. */
+static void expect_shared_runs_in_each_panel(struct process_rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "report", "axes.yaml", "-o", "-"), OK);
+    assert_non_null(strstr(process_output(r), "<h2>axes: alike, damping=none</h2>\n"
+                                              "<p class=\"facts\">12 runs: 12 finished"));
+    assert_non_null(strstr(process_output(r), "<h2>axes: alike, damping=inverse</h2>\n"
+                                              "<p class=\"facts\">12 runs: 12 finished"));
+}
+
 /* Synchronous runs do not depend on damping, so its levels share them. */
 static void several_axes_give_a_table_for_each_combination(void **state)
 {
@@ -236,6 +246,7 @@ static void several_axes_give_a_table_for_each_combination(void **state)
     assert_true(margin[0] == '+');
     process_expect_line(r, margin, "(3)");
     expect_borderline(r);
+    expect_shared_runs_in_each_panel(r);
 }
 
 /* The query finds the arms and the margin from the runs alone. The first column is the first row.

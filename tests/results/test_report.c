@@ -408,6 +408,48 @@ static void claims_are_shown_with_band_and_observed_value(void **state)
     assert_true(first < second && second < third);
 }
 
+/* How often the page has a text. */
+static unsigned occurrences(const char *text)
+{
+    unsigned count = 0;
+    for (const char *at = page; (at = strstr(at, text)) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* Run 1 is in two panels, the others in one or none. */
+static void each_panel_of_an_experiment_has_plots_of_its_own(void **state)
+{
+    (void)state;
+    static const struct report_arm arms[] = {{.name = "undamped", .label = "plain"}};
+    static const struct report_panel panels[] = {{1, "<alike>, free"},
+                                                 {1, "slow, free"},
+                                                 {2, "<alike>, free"},
+                                                 {3, "slow, free"},
+                                                 {4, "slow, free"}};
+    static const struct report_experiment known = {.name = "stale-gradients",
+                                                   .question = "What is lost?",
+                                                   .arms = arms,
+                                                   .arm_count = 1,
+                                                   .panels = panels,
+                                                   .panel_count = COUNT_OF(panels)};
+    rig_change("UPDATE run SET workers = 8, settings = '{\"workers\": 8}' WHERE id IN (1, 2)");
+    write_report(&known, 1, NULL);
+    assert_well_formed(page);
+    assert_page_contains("<h2>stale-gradients</h2>");
+    assert_page_contains("<h2>stale-gradients: &lt;alike&gt;, free</h2>\n<p class=\"facts\">2 "
+                         "runs: 2 finished");
+    assert_page_contains("<h2>stale-gradients: slow, free</h2>\n<p class=\"facts\">3 runs: 3 "
+                         "finished");
+    assert_page_contains("Panels: <a href=\"#e0\">&lt;alike&gt;, free</a> · <a href=\"#e1\">slow, "
+                         "free</a>");
+    assert_page_contains("stale-gradients: &lt;alike&gt;, free · plain · 8 workers · seed 1");
+    assert_int_equal(occurrences("What is lost?"), 1);
+    assert_int_equal(occurrences("<h3>Accuracy with 8 workers</h3>"), 1);
+    assert_int_equal(occurrences("<h3>Accuracy against the number of workers</h3>"), 1);
+    assert_int_equal(occurrences("stale-gradients</a>"), 1); /* in the contents */
+}
+
 static void one_arm_with_different_settings_is_several_series(void **state)
 {
     (void)state;
@@ -505,6 +547,7 @@ int main(void)
         SAMPLE_TEST(a_long_curve_is_reduced_but_keeps_its_end),
         SAMPLE_TEST(a_mean_over_workers_is_weighted_by_steps),
         SAMPLE_TEST(claims_are_shown_with_band_and_observed_value),
+        SAMPLE_TEST(each_panel_of_an_experiment_has_plots_of_its_own),
         SAMPLE_TEST(one_arm_with_different_settings_is_several_series),
         SAMPLE_TEST(series_without_arm_are_named_by_their_settings),
         SAMPLE_TEST(a_setting_that_only_some_runs_have_separates_series),
