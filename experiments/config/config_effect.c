@@ -138,7 +138,7 @@ static bool dataset_without_effect(const options *o, struct ineffective *out)
         *out = (struct ineffective){"augment", "dataset", "cifar10 or other images"};
         return true;
     }
-    if (!data->reads_files && !is_initial(o, "dataset.path")) {
+    if (data->remedy == NULL && !is_initial(o, "dataset.path")) {
         *out = (struct ineffective){"dataset.path", "dataset", "text, cifar10 or fashion-mnist"};
         return true;
     }

@@ -1,6 +1,7 @@
 #include "experiments/config/prerequisites.h"
 
 #include "worker/backend.h"
+#include "worker/data/dataset.h"
 
 #include <errno.h>
 #include <string.h>
@@ -26,6 +27,7 @@ status prerequisites_check(const options *o)
                  keys[i], options_text(o, keys[i]), strerror(errno));
         }
     }
+    TRY(dataset_check_installed(o));
     TRY(backend_check(o));
 done:
     return result;

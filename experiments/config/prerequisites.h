@@ -7,8 +7,9 @@
 
 #include "base/options.h"
 
-/* ERROR_DATA: the file or folder of dataset.path, initial or pace.path cannot be read. ERROR_USAGE:
- * this machine lacks the device or the precision. File contents are not checked. */
+/* ERROR_DATA: the file or folder of dataset.path, initial or pace.path cannot be read, or the
+ * dataset is not installed. ERROR_USAGE: this machine lacks the device or the precision. File
+ * contents are not checked. */
 status prerequisites_check(const options *o) MUST_CHECK;
 
 #endif

@@ -329,7 +329,7 @@ static void without_a_terminal_watch_prints_plain_lines(void **state)
 static void a_long_error_is_cut_between_characters(void **state)
 {
     struct process_rig *r = *state;
-    assert_int_equal(RIG_RUN(r, "run", "dataset=cifar10"), ERROR_DATA);
+    assert_int_equal(RIG_RUN(r, "run", "dataset=cifar10", "dataset.path=."), ERROR_DATA);
     for (int before = 0; before < 3; before++) {
         char change[240];
         snprintf(change, sizeof change,

@@ -99,6 +99,10 @@ static void missing_files_and_devices_are_found_before_the_run_has_a_row(void **
         }
     }
     assert_int_equal(RIG_RUN(r, "sweep", "dataset.path=nowhere", "seed=1,2"), ERROR_DATA);
+    assert_int_equal(
+        process_shell(r, "GRADLAG_DATASETS=$PWD gradlag sweep dataset=cifar10 seed=1,2"),
+        ERROR_DATA);
+    process_expect_error(r, "/cifar10");
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "device=cuda"), ERROR_USAGE);
     unsetenv("CUDA_VISIBLE_DEVICES");

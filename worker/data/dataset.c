@@ -1,11 +1,14 @@
 /* dataset.c — the registry of datasets, opening a dataset, and gathering batches. */
 #include "worker/data/dataset.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "base/vector.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define DATASET(name) extern const struct dataset_kind dataset_##name;
 #include "worker/data/dataset.def"
@@ -22,6 +25,22 @@ const char *dataset_installed(void)
 {
     const char *set = getenv("GRADLAG_DATASETS");
     return set != NULL && set[0] != '\0' ? set : "/usr/share/datasets";
+}
+
+status dataset_check_installed(const options *o)
+{
+    status result = OK;
+    struct text folder = {0};
+    const struct dataset_kind *kind =
+        (const struct dataset_kind *)registry_find(&dataset_registry, options_text(o, "dataset"));
+    if (kind == NULL || kind->remedy == NULL || options_text(o, "dataset.path")[0] != '\0')
+        return OK;
+    text_add(&folder, "%s/%s", dataset_installed(), kind->about.name);
+    if (access(folder.at, R_OK) != 0)
+        FAIL(ERROR_DATA, "%s: %s; %s", folder.at, strerror(errno), kind->remedy);
+done:
+    text_free(&folder);
+    return result;
 }
 
 status dataset_open(struct dataset *out, const options *o, bool with_data)

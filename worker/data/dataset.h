@@ -58,9 +58,10 @@ struct dataset_kind {
     /* Sets images, labels and owner of a dataset that `describe` filled in. ERROR_DATA names the
      * file, the defect and the source of a good copy. */
     status (*load)(const options *o, struct dataset *d);
-    bool reads_files; /* reads key dataset.path */
-    bool shared;      /* `load` is dataset_shared_load: several processes build it together */
-    bool tokens;      /* its samples are windows of text */
+    const char *remedy; /* where its files are from, for error messages; NULL: it reads no files and
+                           no key dataset.path */
+    bool shared;        /* `load` is dataset_shared_load: several processes build it together */
+    bool tokens;        /* its samples are windows of text */
 };
 extern const struct registry dataset_registry;
 
@@ -74,6 +75,8 @@ bool dataset_is_shared(const options *o);
 /* The folder of installed datasets: GRADLAG_DATASETS, else /usr/share/datasets. Each dataset has a
  * subfolder with its name. It is searched if dataset.path is not set. */
 const char *dataset_installed(void);
+/* ERROR_DATA: dataset.path is not set, and the dataset is not installed. */
+status dataset_check_installed(const options *o) MUST_CHECK;
 
 /* Elements of one sample: channels × height × width. */
 size_t dataset_image_size(const struct dataset *d);

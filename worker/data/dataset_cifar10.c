@@ -342,10 +342,10 @@ static status load(const options *o, struct dataset *d)
     struct cifar10_source source = {0};
     struct text identity = {0};
     const char *path = options_text(o, "dataset.path");
+    char installed[PATH_BYTES];
 
-    if (path[0] == '\0')
-        FAIL(ERROR_DATA, "key dataset.path is not set and no package installs this dataset");
-    TRY(locate(path, &source));
+    snprintf(installed, sizeof installed, "%s/cifar10", dataset_installed());
+    TRY(locate(path[0] != '\0' ? path : installed, &source));
     TRY(identify(&source, &identity));
     TRY(dataset_store_load(d, "cifar10", identity.at, fill, &source));
 done:
@@ -362,5 +362,5 @@ const struct dataset_kind dataset_cifar10 = {
               "Krizhevsky 2009, Learning multiple layers of features from tiny images", NULL},
     .describe = describe,
     .load = load,
-    .reads_files = true,
+    .remedy = REMEDY,
 };

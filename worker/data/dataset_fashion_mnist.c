@@ -208,5 +208,5 @@ const struct dataset_kind dataset_fashion_mnist = {
               "Xiao, Rasul, Vollgraf 2017, arXiv:1708.07747", NULL},
     .describe = describe,
     .load = load,
-    .reads_files = true,
+    .remedy = REMEDY,
 };

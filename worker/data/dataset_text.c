@@ -293,6 +293,6 @@ const struct dataset_kind dataset_text = {
               "Debian package bible-kjv", text_options},
     .describe = describe,
     .load = load,
-    .reads_files = true,
+    .remedy = REMEDY,
     .tokens = true,
 };
