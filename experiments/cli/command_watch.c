@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "experiments/command.h"
 #include "experiments/run/launch.h"
+#include "experiments/cli/metrics_page.h"
 #include "experiments/cli/terminal_screen.h"
 #include "experiments/cli/watch_page.h"
 
@@ -22,14 +23,16 @@ enum {
 };
 
 const char command_watch_help[] =
-    "gradlag watch [results=FILE] [--once]\n\n"
+    "gradlag watch [results=FILE] [--once] [--metrics PORT]\n\n"
     "Shows the running runs of a results file: progress, curves of loss and test accuracy,\n"
     "samples per second, staleness, slow workers, remaining time; below them the runs that\n"
     "ended. The file is only read; if it does not exist yet, watch waits for it. Press q or\n"
     "Ctrl-C to end.\n\n"
     "If stdout is not a terminal, watch prints a line for each run every ten seconds and when it\n"
     "ends, until no run is running.\n\n"
-    "  --once  print the current state and end\n\n"
+    "  --once          print the current state and end\n"
+    "  --metrics PORT  show nothing; answer GET http://127.0.0.1:PORT/metrics with the running\n"
+    "                  runs in Prometheus' text format (0: a free port), until Ctrl-C\n\n"
     "  gradlag watch results=study.db\n";
 
 /* Reads the results file; an error that lasts less than PATIENCE_S is ignored. */
@@ -192,17 +195,35 @@ done:
     return result;
 }
 
+static status serve_metrics(const struct watch *w, const char *port, bool once)
+{
+    status result = OK;
+    char *end;
+    const unsigned long number = strtoul(port, &end, 10);
+    if (port[0] < '0' || port[0] > '9' || *end != '\0' || number > 65535)
+        FAIL(ERROR_USAGE, "watch: --metrics %s: a port is a number from 0 to 65535", port);
+    if (once)
+        FAIL(ERROR_USAGE, "watch: --once and --metrics exclude each other");
+    TRY(metrics_serve(w->path, (unsigned)number));
+done:
+    return result;
+}
+
 status command_watch(int argc, char **argv)
 {
     status result = OK;
     struct watch w = {.path = command_results(&argc, argv)};
     bool once = command_flag(&argc, argv, "--once");
-    TRY(command_no_flags_left(argc, argv, "watch", "--once"));
+    const char *port = NULL;
+    TRY(command_value(&argc, argv, "--metrics", &port));
+    TRY(command_no_flags_left(argc, argv, "watch", "--once and --metrics PORT"));
     TRY(command_no_settings_left(argc, argv, "watch", "results=FILE"));
     if (argc > 0)
         FAIL(ERROR_USAGE, "watch: '%s' is not an argument of watch, which takes results=FILE",
              argv[0]);
-    if (!once && terminal_screen_is_terminal()) {
+    if (port != NULL) {
+        TRY(serve_metrics(&w, port, once));
+    } else if (!once && terminal_screen_is_terminal()) {
         TRY(watch_on_screen(&w));
     } else {
         launch_catch_signals();

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "tests/rigs/process_rig.h"
 
+#include "experiments/cli/metrics_page.h"
 #include "experiments/cli/watch_page.h"
 
 #include <setjmp.h>
@@ -25,6 +26,10 @@
 #include <termios.h>
 #include <unistd.h>
 #include <utmp.h>
+
+#define RUN_OF_A_WHILE                                                                             \
+    "dataset=gaussian dataset.size=8 dataset.samples=1000 model=softmax epochs=10000 batch=10 "    \
+    "pace=gamma pace.mean_ms=5 mode=async workers=2"
 
 /* ---- the page -----------------------------------------------------------------------------------
  */
@@ -355,6 +360,58 @@ static void watch_reports_that_no_run_is_running(void **state)
                      OK);
 }
 
+static void the_metrics_have_a_line_for_each_known_number(void **state)
+{
+    (void)state;
+    struct live_run running[] = {example(3, "running"), example(4, "running")};
+    snprintf(running[1].title, sizeof running[1].title, "a \"b\" \\ c\nd");
+    running[1].staleness = NAN;
+    const struct live_runs l = {
+        .running = running, .running_count = 2, .more_running = 5, .finished = 8, .waiting = 1};
+    struct text page = {0};
+    metrics_page_add(&l, &page);
+    assert_non_null(strstr(page.at, "\ngradlag_runs{status=\"running\"} 7\n"));
+    assert_non_null(strstr(page.at, "\ngradlag_runs{status=\"queued\"} 1\n"));
+    assert_non_null(strstr(page.at, "# TYPE gradlag_run_loss gauge\ngradlag_run_loss{run=\"3\","));
+    assert_non_null(
+        strstr(page.at, "gradlag_run_loss{run=\"4\",title=\"a \\\"b\\\" \\\\ c\\nd\"} 0.4123\n"));
+    assert_non_null(strstr(page.at, "gradlag_run_staleness_mean{run=\"3\""));
+    assert_null(strstr(page.at, "gradlag_run_staleness_mean{run=\"4\""));
+    text_free(&page);
+}
+
+/* A silent client and a request without a page do not keep others from their answer. */
+static void metrics_of_a_running_run_are_served_on_loopback(void **state)
+{
+    struct process_rig *r = *state;
+    static const char script[] =
+        "gradlag run " RUN_OF_A_WHILE " --quiet & run=$!\n"
+        "gradlag watch --metrics 0 2>log & watch=$!\n"
+        "for i in $(seq 600); do grep -q metrics log && break; sleep 0.1; done\n"
+        "port=$(sed 's/.*127.0.0.1:\\([0-9]*\\).*/\\1/' log)\n"
+        "exec 5<>/dev/tcp/127.0.0.1/$port\n"
+        "get() { exec 4<>/dev/tcp/127.0.0.1/$port; printf \"$1\\r\\n\\r\\n\" >&4; cat <&4; exec "
+        "4>&-; }\n"
+        "for i in $(seq 300); do get 'GET /metrics HTTP/1.1' >page; grep -q "
+        "'^gradlag_run_loss{run=\"1\"' "
+        "page && break; sleep 0.1; done\n"
+        "get 'GET / HTTP/1.1' >none; get 'POST /metrics HTTP/1.1' >post\n"
+        "kill $run; wait $run\n"
+        "kill $watch; wait $watch; echo $? >code\n"
+        "head -n 1 page none post; cat page code\n";
+    assert_int_equal(process_shell(r, script), 0);
+    const char *out = process_output(r);
+    assert_non_null(strstr(out, "HTTP/1.1 200 "));
+    assert_non_null(strstr(out, "HTTP/1.1 404 "));
+    assert_non_null(strstr(out, "HTTP/1.1 405 "));
+    assert_non_null(strstr(out, "gradlag_runs{status=\"running\"} 1\n"));
+    assert_non_null(strstr(out, "\ngradlag_run_loss{run=\"1\""));
+    assert_true(out[strlen(out) - 2] == '0');
+    assert_int_equal(RIG_RUN(r, "watch", "--metrics", "70000"), ERROR_USAGE);
+    process_expect_error(r, "70000");
+    assert_int_equal(RIG_RUN(r, "watch", "--metrics", "1", "--once"), ERROR_USAGE);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
 
 int main(void)
@@ -368,6 +425,8 @@ int main(void)
         TEST(without_a_terminal_watch_prints_plain_lines),
         TEST(a_long_error_is_cut_between_characters),
         TEST(watch_reports_that_no_run_is_running),
+        cmocka_unit_test(the_metrics_have_a_line_for_each_known_number),
+        TEST(metrics_of_a_running_run_are_served_on_loopback),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
