@@ -21,7 +21,7 @@
 const char command_run_help[] =
     "gradlag run [FILE.yaml] key=value… [--dry-run] [--print-config] [--quiet] [--json]\n\n"
     "Trains once. mode=async starts a parameter server and workers, mode=sync starts ranks under\n"
-    "mpirun. engine=virtual simulates a cluster of up to 4096 workers, with true gradients, in\n"
+    "mpirun. engine=virtual simulates a cluster of up to 16384 workers, with true gradients, in\n"
     "this process. FILE.yaml has settings, one 'key: value' a line. A later setting overrides an\n"
     "earlier one. `gradlag list keys` describes all keys.\n\n"
     "  --print-config  print all settings as YAML, with the origin of each; nothing runs\n"

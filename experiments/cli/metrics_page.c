@@ -26,12 +26,11 @@ enum {
 /* A label's value: `\`, `"` and line breaks are escaped. */
 static void add_value(struct text *out, const char *value)
 {
-    for (const char *c = value; *c != '\0'; c++) {
+    for (const char *c = value; *c != '\0'; c++)
         if (*c == '\n')
             text_add(out, "\\n");
         else
             text_add(out, "%s%c", *c == '\\' || *c == '"' ? "\\" : "", *c);
-    }
 }
 
 struct run_metric {
@@ -95,12 +94,9 @@ void metrics_page_add(const struct live_runs *l, struct text *out)
     const struct {
         const char *status;
         size_t count;
-    } counts[] = {{"queued", l->waiting},
-                  {"running", l->running_count + l->more_running},
-                  {"finished", l->finished},
-                  {"diverged", l->diverged},
-                  {"failed", l->failed},
-                  {"stopped", l->stopped}};
+    } counts[] = {{"queued", l->waiting},    {"running", l->running_count + l->more_running},
+                  {"finished", l->finished}, {"diverged", l->diverged},
+                  {"failed", l->failed},     {"stopped", l->stopped}};
     begin(out, "gradlag_runs", "Runs in the results file.");
     for (size_t i = 0; i < COUNT_OF(counts); i++)
         text_add(out, "gradlag_runs{status=\"%s\"} %zu\n", counts[i].status, counts[i].count);

@@ -343,6 +343,22 @@ done:
     return result;
 }
 
+static status check_workers(const options *o)
+{
+    enum { PROCESSES_MOST = 4096 };
+    status result = OK;
+    const bool real = strcmp(options_text(o, "mode"), "pipeline") == 0 ||
+                      strcmp(options_text(o, "engine"), "virtual") != 0;
+    if (real && options_integer(o, "workers") > PROCESSES_MOST) {
+        FAIL(
+            ERROR_USAGE,
+            "%s: workers=%s: a run has at most %d processes; engine=virtual simulates more workers",
+            options_origin(o, "workers"), options_value(o, "workers"), PROCESSES_MOST);
+    }
+done:
+    return result;
+}
+
 /* A pipeline always stops at a non-finite value. */
 static status check_on_nonfinite(const options *o)
 {
@@ -384,6 +400,7 @@ status config_check(const options *o)
         TRY(sync_trainer_check(o));
         TRY(compression_check(o));
     }
+    TRY(check_workers(o));
     TRY(check_external(o));
     TRY(sampler_check(o, chosen_dataset(o)->tokens));
     TRY(check_pipeline(o));

@@ -46,7 +46,7 @@ static const struct option parameters_of[] = {
      .type = OPTION_INTEGER,
      .initial = "1",
      .minimum = 1,
-     .maximum = 4096,
+     .maximum = 16384,
      .help = "an update has workers / n gradients, rounded down"},
     {0},
 };

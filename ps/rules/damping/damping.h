@@ -17,7 +17,7 @@
 
 enum {
     DAMPING_PARAMETERS = 4,
-    DAMPING_AGES = 4096, /* counted staleness values; larger ones count as DAMPING_AGES − 1 */
+    DAMPING_AGES = 32768, /* counted staleness values; larger ones count as DAMPING_AGES − 1 */
 };
 
 /* All gradients that the rule has seen in this run, the current one included. */

@@ -257,7 +257,7 @@ static size_t documented_vectors(const struct combination *c, const char *kind)
  * members, records, actions and histories. */
 static void expect_documented_memory(const struct combination *c, const char *kind)
 {
-    enum { SMALL = 20000, LARGE = 60000, BESIDE = 120 * 1024 };
+    enum { SMALL = 20000, LARGE = 60000, BESIDE = 56 * 1024 + 16 * DAMPING_AGES };
     size_t small = bytes_of_open(c, kind, SMALL);
     size_t large = bytes_of_open(c, kind, LARGE);
     double vectors = (double)(large - small) / ((LARGE - SMALL) * sizeof(float));

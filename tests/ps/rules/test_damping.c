@@ -136,7 +136,7 @@ static void koloskova_has_scale_1_up_to_the_concurrency(void **state)
 static void tail_is_the_share_of_equal_or_larger_staleness(void **state)
 {
     (void)state;
-    static const uint64_t seen[] = {0, 1, 1, 3, 3, 3, 3, 9000};
+    static const uint64_t seen[] = {0, 1, 1, 3, 3, 3, 3, DAMPING_AGES + 5};
     struct damping d;
     open_damping(&d, RIG("damping=tail"));
     expect_scale(&d, 3, 1); /* no history */
@@ -149,7 +149,7 @@ static void tail_is_the_share_of_equal_or_larger_staleness(void **state)
     expect_scale(&d, 2, 5.0 / 8);
     expect_scale(&d, 3, 5.0 / 8);
     expect_scale(&d, 4, 1.0 / 8);
-    expect_scale(&d, 9000, 1.0 / 8);
+    expect_scale(&d, DAMPING_AGES + 5, 1.0 / 8);
     expect_scale(&d, UINT64_MAX, 1.0 / 8); /* counts as DAMPING_AGES − 1 */
     d.parameters[0] = 2;
     expect_scale(&d, 3, 25.0 / 64);

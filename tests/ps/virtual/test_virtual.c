@@ -399,10 +399,10 @@ static void thousands_of_virtual_workers_train(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "batch=10", "sampler=whole", "evaluate_every=0",
-                             "engine=virtual", "pace=lognormal", "workers=4096", "updates=9000"),
+                             "engine=virtual", "pace=lognormal", "workers=16384", "updates=40000"),
                      OK);
-    assert_string_equal(process_ask(r, "SELECT updates FROM run"), "9000");
-    assert_string_equal(process_ask(r, "SELECT count(DISTINCT worker) FROM push"), "4096");
+    assert_string_equal(process_ask(r, "SELECT updates FROM run"), "40000");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT worker) FROM push"), "16384");
 }
 
 static void a_recorded_run_sets_the_pace(void **state)
