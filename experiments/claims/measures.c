@@ -49,28 +49,27 @@ struct run_query {
     const char *sql;
 };
 
-#define USED "outcome IN ('applied', 'aggregated')"
-
+/* They read views that merged summaries (`gradlag merge --summaries`) have, too. */
 static const struct run_query run_queries[] = {
     {"seconds_to", true, false, INFINITY,
      "SELECT min(seconds) FROM evaluation WHERE run_id = :run AND 100 * test_accuracy >= :at"},
     {"seconds_to_loss", true, false, INFINITY,
      "SELECT min(seconds) FROM evaluation WHERE run_id = :run AND test_loss <= :at"},
     {"staleness_above", true, false, NAN,
-     "SELECT avg(staleness > :at) FROM push WHERE run_id = :run AND " USED},
+     "SELECT total(pushes) FILTER (WHERE staleness > :at) / sum(pushes) FROM staleness_histogram "
+     "WHERE run_id = :run"},
     {"sent_bytes", false, false, NAN, "SELECT sent_bytes FROM run WHERE id = :run"},
     {"exchange_share", false, false, NAN,
-     "SELECT sum(exchange_us) / sum(compute_us + exchange_us + apply_us) FROM step "
-     "WHERE run_id = :run"},
+     "SELECT sum(steps * exchange_us) / sum(steps * step_us) FROM where_time_goes "
+     "WHERE run_id = :run AND exchange_us IS NOT NULL"},
     {"bubble", false, false, NAN,
      "SELECT 1 - sum(detail ->> 'busy_seconds') / sum(detail ->> 'span_seconds') FROM event "
      "WHERE run_id = :run AND code = 'stage'"},
     /* Half the sum of the differences of the shares: 0 equal, 1 disjoint. */
     {"staleness_distance", false, true, NAN,
-     "WITH counted AS (SELECT run_id, staleness, 1.0 * count(*) / sum(count(*)) OVER "
-     "(PARTITION BY run_id) AS share FROM push WHERE run_id IN (:run, :other) AND " USED
-     " GROUP BY run_id, staleness) SELECT sum(abs(difference)) / 2 FROM (SELECT sum(CASE run_id "
-     "WHEN :run THEN share ELSE -share END) AS difference FROM counted GROUP BY staleness)"},
+     "SELECT sum(abs(difference)) / 2 FROM (SELECT sum(CASE run_id WHEN :run THEN share ELSE "
+     "-share END) AS difference FROM staleness_histogram WHERE run_id IN (:run, :other) "
+     "GROUP BY staleness)"},
 };
 
 /* ---- names ------------------------------------------------------------------------------------

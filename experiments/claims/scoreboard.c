@@ -161,10 +161,10 @@ void scoreboard_print_page(const struct scoreboard *b, const char *experiments, 
         "processes do not: their standard deviation shows how much they vary.\n\n"
         "The runs of 2026-11-25 and later are in `docs/board.db.xz`, without the rows of single "
         "gradients and steps. To see how a figure came about:\n\n"
-        "    xz -dk docs/board.db.xz\n"
-        "    gradlag reproduce NAME --no-run results=docs/board.db     # the same tables\n"
-        "    gradlag report results=docs/board.db experiment=NAME      # plots, every run with "
-        "its settings\n\n";
+        "    xz -dc docs/board.db.xz >board.db\n"
+        "    gradlag reproduce NAME --no-run results=board.db     # the same tables\n"
+        "    gradlag report results=board.db experiment=NAME      # plots, every run with its "
+        "settings\n\n";
     char *page = NULL, sum[65];
     size_t length = 0;
     struct sha256 hash;

@@ -25,12 +25,12 @@ static const struct report_experiment *known_as(const struct report_request *q, 
 }
 
 /* The panels of a run, or one without name. */
-struct panels {
+struct run_panels {
     const struct report_panel *at;
     size_t count;
 };
 
-static struct panels panels_of(const struct report_experiment *about, int64_t run)
+static struct run_panels panels_of(const struct report_experiment *about, int64_t run)
 {
     static const struct report_panel none = {.name = ""};
     const size_t count = about != NULL ? about->panel_count : 0;
@@ -44,8 +44,8 @@ static struct panels panels_of(const struct report_experiment *about, int64_t ru
     }
     for (high = low; high < count && about->panels[high].run == run;)
         high++;
-    return high == low ? (struct panels){&none, 1}
-                       : (struct panels){&about->panels[low], high - low};
+    return high == low ? (struct run_panels){&none, 1}
+                       : (struct run_panels){&about->panels[low], high - low};
 }
 
 /* `panel` NULL: the first section of the experiment. */
@@ -76,7 +76,7 @@ static struct report_section *add_section(struct report_data *d, const char *nam
 static void count_run(struct report_data *d, struct report_run *r,
                       const struct report_experiment *about)
 {
-    const struct panels panels = panels_of(about, r->id);
+    const struct run_panels panels = panels_of(about, r->id);
     r->panel = panels.at[0].name;
     for (size_t i = 0; i < panels.count; i++) {
         struct report_section *s = section_named(d, r->experiment, panels.at[i].name);
@@ -376,7 +376,7 @@ static status place_cells(struct report_data *d, const struct report_request *q,
     size_t copies = d->cell_count;
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_run *r = &d->runs[own[i].first_run];
-        const struct panels panels = panels_of(known_as(q, r->experiment), r->id);
+        const struct run_panels panels = panels_of(known_as(q, r->experiment), r->id);
         for (size_t k = 0; k < panels.count; k++) {
             const size_t cell = k == 0 ? i : copies++;
             cells[cell] = d->cells[i];

@@ -482,6 +482,14 @@ static void data_without_classes_are_judged_by_their_loss(void **state)
                         "1");
 }
 
+/* Merged summaries have no rows of single gradients and steps. */
+static void expect_summaries_to_pass(struct process_rig *r, const char *file, unsigned claims)
+{
+    assert_int_equal(RIG_RUN(r, "merge", "results.db", "-o", "published.db", "--summaries"), OK);
+    assert_int_equal(RIG_RUN(r, "reproduce", file, "--no-run", "results=published.db"), OK);
+    expect_all_passed(r, claims);
+}
+
 static void an_arm_is_fitted_to_the_runs_of_another(void **state)
 {
     struct process_rig *r = *state;
@@ -526,6 +534,7 @@ static void an_arm_is_fitted_to_the_runs_of_another(void **state)
         "2");
     assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet"), OK);
     process_expect_answer(r, "SELECT count(*) FROM run", "4");
+    expect_summaries_to_pass(r, "fitted.yaml", 5);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -561,6 +570,7 @@ static void claims_can_use_exchange_and_bubble_figures(void **state)
         "    band: [0.32, 0.6]\n");
     assert_int_equal(RIG_RUN(r, "reproduce", "exchange.yaml", "--quiet"), OK);
     expect_all_passed(r, 3);
+    expect_summaries_to_pass(r, "exchange.yaml", 3);
 }
 
 int main(void)
