@@ -43,15 +43,17 @@ static void close_peer(struct link_peer *p)
 static status open_peer(struct link_peer *p, const options *o, bool listen)
 {
     status result = OK;
+    const bool trusted = options_flag(o, "trusted_network");
     p->timeout_s = options_real(o, "timeout_s");
     p->endpoint = options_text(o, "endpoint");
     TRY(memory_new(&p->bytes, PIECE_BYTES, 1, "a message"));
     TRY(curve_open(&p->keys, options_text(o, "curve"), listen));
     if (listen && p->endpoint[0] == '\0')
-        p->endpoint = p->keys != NULL ? "tcp://*:5555" : "tcp://127.0.0.1:5555";
+        p->endpoint = p->keys != NULL || trusted ? "tcp://*:5555" : "tcp://127.0.0.1:5555";
     const struct channel_options how = {.timeout_ms = (unsigned)(1000 * p->timeout_s),
                                         .may_spin = channel_may_spin(1),
-                                        .keys = p->keys};
+                                        .keys = p->keys,
+                                        .trusted = trusted};
     TRY(listen ? channel_bind(&p->channel, p->endpoint, &how)
                : channel_connect(&p->channel, p->endpoint, &how));
 done:

@@ -41,8 +41,8 @@ enum {
 const char command_check_help[] =
     "gradlag check [key=value…] [--quick] [--links] [--json]\n"
     "mpirun --host A,B gradlag check --links\n"
-    "gradlag check --listen [endpoint=…] [curve=FOLDER]\n"
-    "gradlag check endpoint=tcp://HOST:5555 [curve=FOLDER]\n\n"
+    "gradlag check --listen [endpoint=…] [curve=FOLDER|trusted_network=yes]\n"
+    "gradlag check endpoint=tcp://HOST:5555 [curve=FOLDER|trusted_network=yes]\n\n"
     "Prints versions, processor, memory, every visible GPU, the dataset and the results file,\n"
     "and measures matrix products and copies. The exit code is 0 unless something that you\n"
     "requested (device=cuda, dataset=…, results=…) is missing.\n\n"

@@ -236,6 +236,12 @@ static status check_endpoints(const options *o)
         FAIL(ERROR_USAGE, "%s: transport=%s contradicts endpoint=%s; set only one of them",
              options_origin(o, "transport"), transport, endpoint);
     }
+    if (options_text(o, "curve")[0] != '\0' && options_flag(o, "trusted_network")) {
+        FAIL(ERROR_USAGE,
+             "%s: curve=%s encrypts messages, and trusted_network=yes sends them unencrypted; set "
+             "only one of them",
+             options_origin(o, "trusted_network"), options_text(o, "curve"));
+    }
     if (token[0] != '\0' && (strlen(token) > 16 || token[strspn(token, HEX_DIGITS)] != '\0')) {
         FAIL(ERROR_USAGE,
              "%s: run_token=%s is not 1 to 16 hexadecimal digits; server and workers need the same "

@@ -30,7 +30,7 @@ struct role_process {
     struct training_hooks hooks;
     enum ps_dismissal dismissal; /* of a worker */
     const char *communicator;    /* of a rank: its name; NULL: not open yet */
-    struct text network;         /* of a rank: the network of its messages */
+    struct text network;         /* of its messages; empty: this host */
     void (*request_stop)(void);  /* sets the flag of hooks.stop; callable from any thread */
 };
 

@@ -57,7 +57,11 @@ static void bound(void *context, const char *endpoint)
     log_info("listening on %s for %lld worker%s; start each with the same settings: gradlag worker "
              "endpoint=%s run_token=%016llx%s%s worker=N …%s; settings hash %016llx",
              endpoint, (long long)workers, plural((uint64_t)workers), endpoint,
-             (unsigned long long)p->token, keys[0] != '\0' ? " curve=" : "", keys,
+             (unsigned long long)p->token,
+             keys[0] != '\0'                                ? " curve="
+             : options_flag(p->settings, "trusted_network") ? " trusted_network=yes"
+                                                            : "",
+             keys,
              strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0
                  ? " (replace 0.0.0.0 by an address of this host)"
                  : "",
@@ -164,6 +168,10 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
     struct server_endpoints endpoints;
     struct optimizer_layer *layers = NULL;
     TRY(find_endpoints(p, &endpoints));
+    if (options_flag(o, "trusted_network"))
+        text_add(&p->network, "unencrypted (trusted_network=yes)");
+    else if (options_text(o, "curve")[0] != '\0')
+        text_add(&p->network, "encrypted (curve)");
     TRY(open_files_allow((unsigned)options_integer(o, "workers") + servers_of(o)));
     TRY(open_model(p));
     size_t count = worker_parameter_count(p->worker);

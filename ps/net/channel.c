@@ -96,7 +96,7 @@ static bool has_host(const char *address)
     return address[0] != ':' && address[0] != '\0' && strpbrk(address, "/; ") == NULL;
 }
 
-status channel_check_endpoint(const char *endpoint, bool keys)
+status channel_check_endpoint(const char *endpoint, bool anywhere)
 {
     status result = OK;
     if (has_prefix(endpoint, "ipc://")) {
@@ -110,11 +110,11 @@ status channel_check_endpoint(const char *endpoint, bool keys)
             FAIL(ERROR_USAGE, "endpoint %s has no path: use for example ipc:///tmp/gradlag.sock",
                  endpoint);
     } else if (has_prefix(endpoint, "tcp://")) {
-        if (!keys && !is_loopback(endpoint + 6))
+        if (!anywhere && !is_loopback(endpoint + 6))
             FAIL(ERROR_USAGE,
                  "endpoint %s is not on loopback. Without keys only ipc://, tcp://127.x.x.x:PORT "
                  "and tcp://[::1]:PORT are allowed. Create keys with `gradlag keygen FOLDER` and "
-                 "set curve=FOLDER",
+                 "set curve=FOLDER; on a private network trusted_network=yes does without keys",
                  endpoint);
         if (!has_host(endpoint + 6))
             FAIL(ERROR_USAGE, "endpoint %s has no host: write tcp://ADDRESS:PORT", endpoint);
@@ -206,7 +206,7 @@ static status open_socket(channel **out, const char *endpoint, int type,
 {
     status result = OK;
     channel *c = NULL;
-    TRY(channel_check_endpoint(endpoint, o->keys != NULL));
+    TRY(channel_check_endpoint(endpoint, o->keys != NULL || o->trusted));
     TRY(memory_new(&c, 1, sizeof *c, "a channel"));
     zmq_msg_init(&c->payload);
     c->router = type == ZMQ_ROUTER;
@@ -268,7 +268,7 @@ status channel_bind(channel **out, const char *endpoint, const struct channel_op
 {
     status result = OK;
     channel *c = NULL;
-    TRY(channel_check_endpoint(endpoint, o->keys != NULL));
+    TRY(channel_check_endpoint(endpoint, o->keys != NULL || o->trusted));
     TRY(check_path_is_free(endpoint));
     TRY(open_socket(&c, endpoint, ZMQ_ROUTER, o));
     TRY(zap_handler_open(&c->zap, c->context, o->keys, o->run_token));

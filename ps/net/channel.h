@@ -16,8 +16,9 @@
  * mailbox.h.
  *
  * With keys (curve.h) all traffic is encrypted, both sides authenticate each other, and any TCP
- * endpoint is allowed. Without keys only endpoints on this host are allowed, and ZeroMQ accepts
- * messages only from a peer that has shown the run's token.
+ * endpoint is allowed. Without keys nothing is encrypted, ZeroMQ accepts messages only from a peer
+ * that has shown the run's token, and only endpoints on this host are allowed, unless the user has
+ * declared the network trusted.
  *
  * One thread uses a channel.
  */
@@ -41,6 +42,7 @@ struct channel_options {
     unsigned timeout_ms; /* limit for closing, see channel_close() */
     bool may_spin;
     const struct curve_keys *keys; /* borrowed until the channel is open; NULL: none */
+    bool trusted;                  /* without keys: endpoints of other hosts are allowed, too */
     uint64_t run_token;            /* without keys: a peer that does not show it cannot connect */
     unsigned max_queued; /* messages that may wait for a peer that does not read; 0: no limit */
 };
@@ -91,8 +93,8 @@ static inline void channel_wait(channel *c, int wake_fd, unsigned timeout_ms)
     channel_wait_any(c, NULL, NULL, wake_fd, timeout_ms);
 }
 
-/* Without `keys`: ERROR_USAGE unless the endpoint stays on this host (ipc, tcp on 127.x or [::1]).
- * With `keys`: any valid address. */
-status channel_check_endpoint(const char *endpoint, bool keys) MUST_CHECK;
+/* ERROR_USAGE: the endpoint is malformed or, unless `anywhere`, not on this host (ipc, tcp on 127.x
+ * or [::1]). */
+status channel_check_endpoint(const char *endpoint, bool anywhere) MUST_CHECK;
 
 #endif

@@ -38,6 +38,7 @@ struct connection {
     char *endpoint;
     uint64_t run_token;
     struct curve_keys *keys; /* NULL: none */
+    bool trusted;            /* trusted_network=yes */
     unsigned worker;
     size_t count;
     enum wire_payload payload;
@@ -164,6 +165,7 @@ static status on_welcome(connection *c, const struct wire_message *m)
     TRY(heartbeat_start(&c->heartbeat, c->endpoint,
                         &(struct channel_options){.timeout_ms = c->timeout_ms,
                                                   .keys = c->keys,
+                                                  .trusted = c->trusted,
                                                   .run_token = c->run_token},
                         &ping, c->ping_ms));
 done:
@@ -450,11 +452,13 @@ status connection_open(connection **out, const struct connection_options *o)
     c->silence_ms = o->follower ? (unsigned)liveness_limit_ms(c->timeout_ms, 0) : c->timeout_ms;
     c->ping_ms = c->timeout_ms / 4 < PING_MS ? c->timeout_ms / 4 : PING_MS;
     TRY(curve_open(&c->keys, options_text(o->settings, "curve"), false));
+    c->trusted = options_flag(o->settings, "trusted_network");
     TRY(channel_connect(&c->channel, o->endpoint,
                         &(struct channel_options){.timeout_ms = c->timeout_ms,
                                                   .may_spin = o->count <= SPIN_MAX &&
                                                               channel_may_spin(o->processes),
                                                   .keys = c->keys,
+                                                  .trusted = c->trusted,
                                                   .run_token = c->run_token}));
     c->hello = message_of(c, WIRE_HELLO);
     c->hello.hello = (struct wire_hello){.count = o->count,

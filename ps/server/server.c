@@ -137,6 +137,7 @@ static status server_open(struct server *s, const struct ps_server_options *o)
         &(struct channel_options){.timeout_ms = s->timeout_ms,
                                   .may_spin = channel_may_spin(o->workers + s->servers),
                                   .keys = keys,
+                                  .trusted = options_flag(o->settings, "trusted_network"),
                                   .run_token = o->run_token,
                                   .max_queued = max_queued(s)}));
     s->queue_size = 4 * o->workers; /* a push, a loss, a hello and another loss, at most */

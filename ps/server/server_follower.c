@@ -27,6 +27,7 @@ status follower_open(struct server *s)
         &(struct channel_options){.timeout_ms = s->timeout_ms,
                                   .may_spin = channel_may_spin(s->o->workers + s->servers),
                                   .keys = keys,
+                                  .trusted = options_flag(s->o->settings, "trusted_network"),
                                   .run_token = s->o->run_token}));
     payload_random(&l->nonce, sizeof l->nonce);
     l->life.heard_ns = l->pinged_ns = clock_ns();

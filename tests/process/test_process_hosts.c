@@ -200,6 +200,36 @@ static void servers_on_two_hosts_hold_a_slice_each(void **state)
         process_tear_down(&more[i]);
 }
 
+static void workers_on_another_host_train_without_keys_on_a_trusted_network(void **state)
+{
+    struct process_rig *server = *state;
+    void *more[2];
+    char endpoint[64];
+    skip_without_hosts();
+    process_set_up(&more[0]);
+    process_set_up(&more[1]);
+    START_ON(0, server, "server", BY_HAND, "endpoint=tcp://*:*", "trusted_network=yes");
+    expect_listening(server, endpoint);
+    START_ON(1, more[0], "worker", BY_HAND, endpoint, "worker=0");
+    assert_int_equal(process_wait(more[0]), ERROR_USAGE);
+    process_expect_error(more[0], "trusted_network=yes");
+    for (unsigned i = 0; i < COUNT_OF(more); i++)
+        START_ON(1, more[i], "worker", BY_HAND, endpoint, "trusted_network=yes",
+                 i == 0 ? "worker=0" : "worker=1");
+    assert_int_equal(process_wait(more[0]), OK);
+    assert_int_equal(process_wait(more[1]), OK);
+    assert_int_equal(process_wait(server), OK);
+    process_expect_answer(server,
+                          "SELECT status || (host ->> '$.network' LIKE '%trusted_network%') || "
+                          "(SELECT count(DISTINCT worker) FROM push) FROM run",
+                          "finished12");
+    START_ON(0, server, "server", BY_HAND, "trusted_network=yes", "curve=keys");
+    assert_int_equal(process_wait(server), ERROR_USAGE);
+    process_expect_error(server, "trusted_network=yes");
+    process_tear_down(&more[0]);
+    process_tear_down(&more[1]);
+}
+
 static void a_server_off_loopback_needs_keys(void **state)
 {
     struct process_rig *r = *state;
@@ -261,6 +291,9 @@ int main(void)
                                         process_set_up, process_tear_down),
         cmocka_unit_test_setup_teardown(servers_on_two_hosts_hold_a_slice_each, process_set_up,
                                         process_tear_down),
+        cmocka_unit_test_setup_teardown(
+            workers_on_another_host_train_without_keys_on_a_trusted_network, process_set_up,
+            process_tear_down),
         cmocka_unit_test_setup_teardown(a_server_off_loopback_needs_keys, process_set_up,
                                         process_tear_down),
         cmocka_unit_test_setup_teardown(a_worker_with_foreign_keys_is_refused, process_set_up,
