@@ -207,7 +207,32 @@ static void ranks_started_without_pmix_name_the_option(void **state)
     "settings() { sed -n 's/^ *\\(SETTINGS\\|value\\): //p' \"$1\"; }\n"                           \
     "command_of() { grep -o \"exec $1.*\" \"$2\" | sed \"s,gradlag-server:,127.0.0.1:,; "          \
     "s,5555,$port,;"                                                                               \
-    " s,=/keys,=$PWD/keys,; s,/results/,,\"; }\n"
+    " s,=/keys,=$PWD/keys,; s,/results/,,g\"; }\n"
+
+/* The server dies; then all processes start again, as their pods would. */
+static void the_kubernetes_server_goes_on_from_its_checkpoint(void **state)
+{
+    struct process_rig *r = *state;
+    expect_shell(
+        r, OF_MANIFEST
+        "file=$launch/kubernetes-async.yaml; gradlag keygen keys\n"
+        "export GRADLAG_RUN_TOKEN=5ea1ed SETTINGS='workers=1 timeout_s=10 samples=6000 batch=10 "
+        "dataset=gaussian dataset.size=8 dataset.samples=1000 model=softmax pace=constant "
+        "pace.mean_ms=5 evaluate_every=0'\n"
+        "start() {\n"
+        "    JOB_COMPLETION_INDEX=0 sh -c \"$(command_of 'gradlag worker' $file)\" & worker=$!\n"
+        "    sh -c \"$(command_of 'gradlag server' $file)\" & server=$!\n"
+        "}\n"
+        "start\n"
+        "for i in $(seq 600); do [ -e 5ea1ed.safetensors ] && break; sleep 0.05; done\n"
+        "kill -9 $server; wait $server; wait $worker\n"
+        "start\n"
+        "wait $server && wait $worker\n");
+    process_expect_answer(r,
+                          "SELECT id || status || samples_used || (host ->> '$.resumed.version' > "
+                          "0) FROM run ORDER BY id DESC LIMIT 1",
+                          "2finished60001");
+}
 
 static void the_kubernetes_manifests_commands_train(void **state)
 {
@@ -223,6 +248,7 @@ static void the_kubernetes_manifests_commands_train(void **state)
                  "sh -c \"$(command_of 'gradlag server' $file)\"\n"
                  "for job in $(jobs -p); do wait $job; done\n");
     expect_trained(r, "async", "push", "4");
+    expect_shell(r, "[ -e 5ea1ed.safetensors ]");
     expect_shell(r, OF_MANIFEST "set -e; rm results.db; file=$launch/kubernetes-sync.yaml\n"
                                 "gradlag run mode=sync $(settings $file) --dry-run\n"
                                 "SETTINGS='" SMALL "' sh -c \"$(command_of mpirun $file)\"\n");
@@ -242,6 +268,7 @@ int main(void)
         TEST(slurm_array_refuses_arguments_that_would_omit_runs),
         TEST(ranks_started_without_pmix_name_the_option),
         TEST(the_kubernetes_manifests_commands_train),
+        TEST(the_kubernetes_server_goes_on_from_its_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
