@@ -32,7 +32,9 @@ const char command_reproduce_help[] =
     "  --quiet    no progress on stderr\n"
     "  --markdown print tables, claims and the file's notes as Markdown on stdout\n"
     "  --all      every built-in experiment, then one board of all verdicts (with --markdown the\n"
-    "             board comes first: docs/reproduction.md). A claim without runs is left open\n\n"
+    "             board comes first: docs/reproduction.md). A claim without runs is left open. An\n"
+    "             experiment whose dataset is missing (CIFAR-10) is an error, and the next "
+    "follows\n\n"
     "`gradlag list experiments` lists the built-in experiments; docs/experiment-files.md\n"
     "describes the format of FILE.yaml.\n\n"
     "  gradlag reproduce stale-gradients --quick\n";

@@ -124,7 +124,8 @@ static status listen_on(unsigned port, int *out)
         FAIL(ERROR_USAGE, "cannot listen on port %u of 127.0.0.1: %s; choose another port", port,
              strerror(errno));
     }
-    log_info("metrics at http://127.0.0.1:%u/metrics until Ctrl-C", ntohs(at.sin_port));
+    printf("http://127.0.0.1:%u/metrics\n", ntohs(at.sin_port));
+    fflush(stdout);
 done:
     return result;
 }
@@ -139,13 +140,16 @@ static bool await(int fd, short events, uint64_t until_ns)
     return false;
 }
 
-/* The head of a request, up to its empty line; false: it did not come in time or is too long. */
+/* The head of a request, up to its empty line, or its first REQUEST_BYTES − 1 bytes; false: it did
+ * not come in time. */
 static bool receive_request(int client, char request[REQUEST_BYTES], uint64_t until_ns)
 {
     size_t length = 0;
     request[0] = '\0';
     while (strstr(request, "\r\n\r\n") == NULL) {
-        if (length + 1 == REQUEST_BYTES || !await(client, POLLIN, until_ns))
+        if (length + 1 == REQUEST_BYTES)
+            break;
+        if (!await(client, POLLIN, until_ns))
             return false;
         const ssize_t got = recv(client, request + length, REQUEST_BYTES - 1 - length, 0);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
@@ -178,9 +182,13 @@ static void answer(const char *path, int client)
     const char *code = "200 OK";
     if (!receive_request(client, request, until_ns))
         return;
-    if (strncmp(request, "GET ", 4) != 0) {
+    const bool head = strncmp(request, "HEAD ", 5) == 0;
+    const char *target = request + (head ? 5 : 4);
+    if (strstr(request, "\r\n\r\n") == NULL) {
+        code = "431 Request Header Fields Too Large";
+    } else if (!head && strncmp(request, "GET ", 4) != 0) {
         code = "405 Method Not Allowed";
-    } else if (strncmp(request, "GET /metrics ", 13) != 0) {
+    } else if (strncmp(target, "/metrics", 8) != 0 || (target[8] != ' ' && target[8] != '?')) {
         code = "404 Not Found";
         text_add(&page, "GET /metrics\n");
     } else if (live_runs_read(&l, path, 0) != OK) {
@@ -192,8 +200,9 @@ static void answer(const char *path, int client)
     text_add(&whole,
              "HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
              "Content-Length: %zu\r\nConnection: close\r\n%s\r\n",
-             code, page.length, strncmp(code, "405", 3) == 0 ? "Allow: GET\r\n" : "");
-    text_add_bytes(&whole, page.at != NULL ? page.at : "", page.length);
+             code, page.length, strncmp(code, "405", 3) == 0 ? "Allow: GET, HEAD\r\n" : "");
+    if (!head && page.length > 0)
+        text_add_bytes(&whole, page.at, page.length);
     send_all(client, &whole, until_ns);
     live_runs_free(&l);
     text_free(&page);
@@ -210,8 +219,10 @@ status metrics_serve(const char *path, unsigned port)
         if (!await(listener, POLLIN, UINT64_MAX))
             continue;
         const int client = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (client < 0)
+        if (client < 0) {
+            clock_sleep_until_ns(clock_ns() + 100000000); /* out of file descriptors, perhaps */
             continue;
+        }
         answer(path, client);
         close(client);
     }

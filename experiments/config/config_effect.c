@@ -354,7 +354,7 @@ static status check_workers(const options *o)
     enum { PROCESSES_MOST = 4096 };
     status result = OK;
     const bool real = strcmp(options_text(o, "mode"), "pipeline") == 0 ||
-                      strcmp(options_text(o, "engine"), "virtual") != 0;
+                      strcmp(options_text(o, "engine"), "real") == 0;
     if (real && options_integer(o, "workers") > PROCESSES_MOST) {
         FAIL(
             ERROR_USAGE,

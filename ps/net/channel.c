@@ -114,7 +114,7 @@ status channel_check_endpoint(const char *endpoint, bool anywhere)
             FAIL(ERROR_USAGE,
                  "endpoint %s is not on loopback. Without keys only ipc://, tcp://127.x.x.x:PORT "
                  "and tcp://[::1]:PORT are allowed. Create keys with `gradlag keygen FOLDER` and "
-                 "set curve=FOLDER; on a private network trusted_network=yes does without keys",
+                 "set curve=FOLDER, or, on a private network, set trusted_network=yes",
                  endpoint);
         if (!has_host(endpoint + 6))
             FAIL(ERROR_USAGE, "endpoint %s has no host: write tcp://ADDRESS:PORT", endpoint);

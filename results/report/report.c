@@ -233,15 +233,21 @@ static void add_masthead(struct text *out, const struct report_data *d,
     text_add(out, ". Written %.10s %.5s UTC.</p></header>\n", now, now + 11);
 }
 
+/* Runs without a panel come after the panels of their experiment. */
+static const char *panel_name(const struct report_section *s)
+{
+    return s->panel[0] != '\0' ? s->panel : "other runs";
+}
+
 static void add_title(struct text *out, const struct report_section *s, bool whole)
 {
     if (s->name[0] == '\0')
         text_add(out, "Runs without experiment");
     else
         html_text(out, s->name);
-    if (!whole && s->panel[0] != '\0') {
+    if (!whole) {
         text_add(out, ": ");
-        html_text(out, s->panel);
+        html_text(out, panel_name(s));
     }
 }
 
@@ -301,7 +307,7 @@ static void add_whole(struct text *out, const struct report_data *d, const struc
         if (strcmp(d->sections[i].name, s->name) != 0)
             continue;
         text_add(out, "%s<a href=\"#e%zu\">", &d->sections[i] == s ? "<p>Panels: " : " · ", i);
-        html_text(out, d->sections[i].panel);
+        html_text(out, panel_name(&d->sections[i]));
         text_add(out, "</a>%s",
                  i + 1 == d->section_count || d->sections[i + 1].first ? "</p>\n" : "");
     }

@@ -48,6 +48,11 @@ static struct run_panels panels_of(const struct report_experiment *about, int64_
                        : (struct run_panels){&about->panels[low], high - low};
 }
 
+static bool has_panel(const struct run_panels *p)
+{
+    return p->at[0].name[0] != '\0';
+}
+
 /* `panel` NULL: the first section of the experiment. */
 static struct report_section *section_named(struct report_data *d, const char *name,
                                             const char *panel)
@@ -74,14 +79,13 @@ static struct report_section *add_section(struct report_data *d, const char *nam
 }
 
 static void count_run(struct report_data *d, struct report_run *r,
-                      const struct report_experiment *about)
+                      const struct report_experiment *about, const struct run_panels *panels)
 {
-    const struct run_panels panels = panels_of(about, r->id);
-    r->panel = panels.at[0].name;
-    for (size_t i = 0; i < panels.count; i++) {
-        struct report_section *s = section_named(d, r->experiment, panels.at[i].name);
+    r->panel = panels->at[0].name;
+    for (size_t i = 0; i < panels->count; i++) {
+        struct report_section *s = section_named(d, r->experiment, panels->at[i].name);
         if (s == NULL)
-            s = add_section(d, r->experiment, panels.at[i].name, about);
+            s = add_section(d, r->experiment, panels->at[i].name, about);
         s->runs++;
         s->count[r->status]++;
         s->collapsed += r->collapsed;
@@ -89,9 +93,10 @@ static void count_run(struct report_data *d, struct report_run *r,
     }
 }
 
-/* Orders sections by their first runs, the panels of an experiment one after the other; trials come
- * last. */
-static status find_sections(struct report_data *d, const struct report_request *q)
+/* Orders experiments by their first runs, trials last; the panels of an experiment by their first
+ * runs, then its runs without a panel. `panels`: of each cell. */
+static status find_sections(struct report_data *d, const struct report_request *q,
+                            const struct run_panels *panels)
 {
     status result = OK;
     TRY(memory_new(&d->sections, d->cell_count, sizeof *d->sections, "the report's experiments"));
@@ -100,9 +105,12 @@ static status find_sections(struct report_data *d, const struct report_request *
             const char *name = d->runs[i].experiment;
             if (is_trials(name) != trials || section_named(d, name, NULL) != NULL)
                 continue;
-            for (size_t k = i; k < d->run_count; k++)
-                if (strcmp(d->runs[k].experiment, name) == 0)
-                    count_run(d, &d->runs[k], known_as(q, name));
+            for (size_t k = i; k < 2 * d->run_count; k++) {
+                struct report_run *r = &d->runs[k % d->run_count];
+                const struct run_panels *its = &panels[r->cell];
+                if (strcmp(r->experiment, name) == 0 && has_panel(its) == (k < d->run_count))
+                    count_run(d, r, known_as(q, name), its);
+            }
         }
     }
     for (size_t i = 0; i < d->section_count; i++) { /* before any run has finished */
@@ -355,9 +363,24 @@ static int by_first_run(const void *a, const void *b)
     return (x->first_run > y->first_run) - (x->first_run < y->first_run);
 }
 
-/* Places each cell in the panels of its first run, by first runs. The further panels get copies of
- * the cell. */
-static status place_cells(struct report_data *d, const struct report_request *q,
+/* The panels of each cell: those of its first run that has any. */
+static status find_panels(const struct report_data *d, const struct report_request *q,
+                          struct run_panels **out)
+{
+    status result = OK;
+    TRY(memory_new(out, d->cell_count, sizeof **out, "the report's cells"));
+    for (size_t i = d->run_count; i-- > 0;) {
+        const struct report_run *r = &d->runs[i];
+        const struct run_panels its = panels_of(known_as(q, r->experiment), r->id);
+        if ((*out)[r->cell].at == NULL || has_panel(&its))
+            (*out)[r->cell] = its;
+    }
+done:
+    return result;
+}
+
+/* Places each cell in its panels, by first runs. The further panels get copies of the cell. */
+static status place_cells(struct report_data *d, const struct run_panels *panels,
                           struct placed_cell **out)
 {
     status result = OK;
@@ -367,24 +390,21 @@ static status place_cells(struct report_data *d, const struct report_request *q,
     TRY(memory_new(&own, d->cell_count, sizeof *own, "the report's cells"));
     for (size_t i = d->run_count; i-- > 0;) /* backwards: the first run remains */
         own[d->runs[i].cell] = (struct placed_cell){.cell = d->runs[i].cell, .first_run = i};
-    for (size_t i = 0; i < d->cell_count; i++) {
-        const struct report_run *r = &d->runs[own[i].first_run];
-        count += panels_of(known_as(q, r->experiment), r->id).count;
-    }
+    for (size_t i = 0; i < d->cell_count; i++)
+        count += panels[i].count;
     TRY(memory_new(&cells, count, sizeof *cells, "the report's cells"));
     TRY(memory_new(out, count, sizeof **out, "the report's cells"));
     size_t copies = d->cell_count;
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_run *r = &d->runs[own[i].first_run];
-        const struct run_panels panels = panels_of(known_as(q, r->experiment), r->id);
-        for (size_t k = 0; k < panels.count; k++) {
+        for (size_t k = 0; k < panels[i].count; k++) {
             const size_t cell = k == 0 ? i : copies++;
             cells[cell] = d->cells[i];
             cells[cell].copied = k > 0;
             (*out)[placed++] = (struct placed_cell){.cell = cell,
                                                     .first_run = own[i].first_run,
                                                     .arm = r->arm,
-                                                    .panel = panels.at[k].name};
+                                                    .panel = panels[i].at[k].name};
         }
     }
     qsort(*out, count, sizeof **out, by_first_run);
@@ -402,8 +422,10 @@ status report_series_find(struct report_data *d, const struct report_request *re
 {
     status result = OK;
     struct placed_cell *placed = NULL;
-    TRY(place_cells(d, request, &placed));
-    TRY(find_sections(d, request));
+    struct run_panels *panels = NULL;
+    TRY(find_panels(d, request, &panels));
+    TRY(place_cells(d, panels, &placed));
+    TRY(find_sections(d, request, panels));
     TRY(memory_new(&d->series, d->cell_count, sizeof *d->series, "the report's series"));
     for (size_t i = 0; i < d->cell_count; i++) {
         const char *experiment = d->runs[placed[i].first_run].experiment;
@@ -413,6 +435,7 @@ status report_series_find(struct report_data *d, const struct report_request *re
         name_section(d, i, placed);
     TRY(sort_cells(d));
 done:
+    memory_free(panels);
     memory_free(placed);
     return result;
 }

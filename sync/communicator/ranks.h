@@ -53,7 +53,7 @@ struct ranks {
     struct missing_ranks *missing_ranks;
     /* Set by a pipeline while the rank waits for one rank's message. Adds the missing rank to
      * `out`; returns whether this rank logs it. NULL: the gate knows the missing ranks. */
-    bool (*name_missing)(const communicator *c, struct text *out);
+    bool (*name_missing)(const communicator *c, uint64_t waited_ns, struct text *out);
 };
 
 /* Whether MPI allows threads to call it one at a time. */
@@ -93,7 +93,7 @@ void missing_ranks_add(const communicator *c, struct text *out);
 void missing_ranks_leave(void);
 
 /* The first rank that this rank is known to wait for; c->size: unknown. */
-unsigned ranks_first_missing(const communicator *c);
+unsigned ranks_first_missing(const communicator *c, uint64_t waited_ns);
 
 /* *everywhere ← whether `here` is true on all ranks; collective. */
 status ranks_all(const communicator *c, bool here, bool *everywhere) MUST_CHECK;

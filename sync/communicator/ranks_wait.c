@@ -128,10 +128,10 @@ static unsigned add_missing(const struct gate *g, uint64_t waited_ns, struct tex
     return missing;
 }
 
-unsigned ranks_first_missing(const communicator *c)
+unsigned ranks_first_missing(const communicator *c, uint64_t waited_ns)
 {
     const struct gate *g = &c->ranks->gate;
-    const struct missing m = find_missing(g, 0);
+    const struct missing m = find_missing(g, waited_ns);
     const unsigned i = next_missing(&m, 0);
     return i < g->size ? g->page->rank[i].world : c->size;
 }
@@ -179,7 +179,7 @@ void ranks_add_timeout(const communicator *c, const struct gate *g, uint64_t wai
     bool here = true; /* the missing ranks are on this host */
     write_waiting(g, GAVE_UP);
     if (c->ranks->name_missing != NULL) {
-        (void)c->ranks->name_missing(c, &missing);
+        (void)c->ranks->name_missing(c, waited_ns, &missing);
     } else if (g->page != NULL || in_call) {
         here = add_missing(g, waited_ns, &missing) > 0;
     } else {
@@ -214,7 +214,7 @@ static status wait_limit_check(struct wait_limit *p, const communicator *c, cons
         return OK;
     bool logs;
     if (c->ranks->name_missing != NULL) {
-        logs = c->ranks->name_missing(c, &text);
+        logs = c->ranks->name_missing(c, waited, &text);
     } else {
         logs = logs_for_others(c, g);
         add_missing(g, waited, &text);

@@ -43,7 +43,8 @@ static void add_rank(const struct pipeline_link *l, unsigned rank, struct text *
 }
 
 /* For a wait for a message. */
-static bool add_blocking_rank(const communicator *c UNUSED, struct text *out)
+static bool add_blocking_rank(const communicator *c UNUSED, uint64_t waited_ns UNUSED,
+                              struct text *out)
 {
     unsigned steps;
     add_rank(current_link, end_of_chain(current_link, current_link->c->rank, &steps), out);
@@ -51,7 +52,7 @@ static bool add_blocking_rank(const communicator *c UNUSED, struct text *out)
 }
 
 /* For a wait for all ranks: names the first rank that computes. */
-static bool add_absent_rank(const communicator *c UNUSED, struct text *out)
+static bool add_absent_rank(const communicator *c UNUSED, uint64_t waited_ns, struct text *out)
 {
     const struct pipeline_link *l = current_link;
     unsigned logger = 0, steps;
@@ -65,7 +66,7 @@ static bool add_absent_rank(const communicator *c UNUSED, struct text *out)
         }
     }
     /* All ranks wait by the page: one of them stopped while it waited. */
-    const unsigned missing = ranks_first_missing(l->c);
+    const unsigned missing = ranks_first_missing(l->c, waited_ns);
     if (missing < l->c->size)
         add_rank(l, missing, out);
     else

@@ -386,7 +386,7 @@ static void metrics_of_a_running_run_are_served_on_loopback(void **state)
     struct process_rig *r = *state;
     static const char script[] =
         "gradlag run " RUN_OF_A_WHILE " --quiet & run=$!\n"
-        "gradlag watch --metrics 0 2>log & watch=$!\n"
+        "gradlag watch --metrics 0 >log & watch=$!\n"
         "for i in $(seq 600); do grep -q metrics log && break; sleep 0.1; done\n"
         "port=$(sed 's/.*127.0.0.1:\\([0-9]*\\).*/\\1/' log)\n"
         "exec 5<>/dev/tcp/127.0.0.1/$port\n"
@@ -396,9 +396,12 @@ static void metrics_of_a_running_run_are_served_on_loopback(void **state)
         "'^gradlag_run_loss{run=\"1\"' "
         "page && break; sleep 0.1; done\n"
         "get 'GET / HTTP/1.1' >none; get 'POST /metrics HTTP/1.1' >post\n"
+        "get 'HEAD /metrics?a=1 HTTP/1.1' >head; get \"GET /$(head -c 5000 /dev/zero | tr '\\0' a) "
+        "HTTP/1.1\" >long\n"
+        "rm results.db*; mkdir results.db; get 'GET /metrics HTTP/1.1' >broken; rmdir results.db\n"
         "kill $run; wait $run\n"
         "kill $watch; wait $watch; echo $? >code\n"
-        "head -n 1 page none post; cat page code\n";
+        "head -n 1 page none post long broken; echo $(wc -l <head); cat page code\n";
     assert_int_equal(process_shell(r, script), 0);
     const char *out = process_output(r);
     assert_non_null(strstr(out, "HTTP/1.1 200 "));
@@ -406,7 +409,10 @@ static void metrics_of_a_running_run_are_served_on_loopback(void **state)
     assert_non_null(strstr(out, "HTTP/1.1 405 "));
     assert_non_null(strstr(out, "gradlag_runs{status=\"running\"} 1\n"));
     assert_non_null(strstr(out, "\ngradlag_run_loss{run=\"1\""));
-    assert_true(out[strlen(out) - 2] == '0');
+    assert_non_null(strstr(out, "HTTP/1.1 431 "));
+    assert_non_null(strstr(out, "HTTP/1.1 503 "));
+    assert_non_null(strstr(out, "\n5\n")); /* the lines of an answer without a body */
+    assert_string_equal(out + strlen(out) - 3, "\n0\n");
     assert_int_equal(RIG_RUN(r, "watch", "--metrics", "70000"), ERROR_USAGE);
     process_expect_error(r, "70000");
     assert_int_equal(RIG_RUN(r, "watch", "--metrics", "1", "--once"), ERROR_USAGE);

@@ -417,7 +417,7 @@ static unsigned occurrences(const char *text)
     return count;
 }
 
-/* Run 1 is in two panels, the others in one or none. */
+/* Run 1, and so its cell with run 2, is in two panels, the others in one or none. */
 static void each_panel_of_an_experiment_has_plots_of_its_own(void **state)
 {
     (void)state;
@@ -439,7 +439,7 @@ static void each_panel_of_an_experiment_has_plots_of_its_own(void **state)
     assert_page_contains("<h2>stale-gradients</h2>");
     assert_page_contains("<h2>stale-gradients: &lt;alike&gt;, free</h2>\n<p class=\"facts\">2 "
                          "runs: 2 finished");
-    assert_page_contains("<h2>stale-gradients: slow, free</h2>\n<p class=\"facts\">3 runs: 3 "
+    assert_page_contains("<h2>stale-gradients: slow, free</h2>\n<p class=\"facts\">4 runs: 4 "
                          "finished");
     assert_page_contains("Panels: <a href=\"#e0\">&lt;alike&gt;, free</a> · <a href=\"#e1\">slow, "
                          "free</a>");
@@ -448,6 +448,23 @@ static void each_panel_of_an_experiment_has_plots_of_its_own(void **state)
     assert_int_equal(occurrences("<h3>Accuracy with 8 workers</h3>"), 1);
     assert_int_equal(occurrences("<h3>Accuracy against the number of workers</h3>"), 1);
     assert_int_equal(occurrences("stale-gradients</a>"), 1); /* in the contents */
+    assert_int_equal(occurrences("other runs"), 2);          /* a link and a heading */
+}
+
+/* Run 1 is of the cell of run 2, and has no panel; nor has any run of the other cells. */
+static void a_run_without_panel_is_in_those_of_its_cell(void **state)
+{
+    (void)state;
+    static const struct report_panel panels[] = {{2, "alike"}};
+    static const struct report_experiment known = {.name = "stale-gradients",
+                                                   .question = "What is lost?",
+                                                   .panels = panels,
+                                                   .panel_count = COUNT_OF(panels)};
+    rig_change("UPDATE run SET experiment = 'stale-gradients'");
+    write_report(&known, 1, NULL);
+    assert_well_formed(page);
+    assert_page_contains("<h2>stale-gradients: alike</h2>\n<p class=\"facts\">3 runs: 2 finished");
+    assert_page_contains("<h2>stale-gradients: other runs</h2>");
 }
 
 static void one_arm_with_different_settings_is_several_series(void **state)
@@ -548,6 +565,7 @@ int main(void)
         SAMPLE_TEST(a_mean_over_workers_is_weighted_by_steps),
         SAMPLE_TEST(claims_are_shown_with_band_and_observed_value),
         SAMPLE_TEST(each_panel_of_an_experiment_has_plots_of_its_own),
+        SAMPLE_TEST(a_run_without_panel_is_in_those_of_its_cell),
         SAMPLE_TEST(one_arm_with_different_settings_is_several_series),
         SAMPLE_TEST(series_without_arm_are_named_by_their_settings),
         SAMPLE_TEST(a_setting_that_only_some_runs_have_separates_series),

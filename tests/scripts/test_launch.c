@@ -216,7 +216,8 @@ static void the_kubernetes_server_goes_on_from_its_checkpoint(void **state)
     expect_shell(
         r, OF_MANIFEST
         "file=$launch/kubernetes-async.yaml; gradlag keygen keys\n"
-        "export GRADLAG_RUN_TOKEN=5ea1ed SETTINGS='workers=1 timeout_s=10 samples=6000 batch=10 "
+        "export GRADLAG_RUN_TOKEN=5ea1ed RUN=first SETTINGS='workers=1 timeout_s=10 samples=6000 "
+        "batch=10 "
         "dataset=gaussian dataset.size=8 dataset.samples=1000 model=softmax pace=constant "
         "pace.mean_ms=5 evaluate_every=0'\n"
         "start() {\n"
@@ -224,7 +225,7 @@ static void the_kubernetes_server_goes_on_from_its_checkpoint(void **state)
         "    sh -c \"$(command_of 'gradlag server' $file)\" & server=$!\n"
         "}\n"
         "start\n"
-        "for i in $(seq 600); do [ -e 5ea1ed.safetensors ] && break; sleep 0.05; done\n"
+        "for i in $(seq 600); do [ -e first.safetensors ] && break; sleep 0.05; done\n"
         "kill -9 $server; wait $server; wait $worker\n"
         "start\n"
         "wait $server && wait $worker\n");
@@ -241,14 +242,14 @@ static void the_kubernetes_manifests_commands_train(void **state)
                  "set -e; file=$launch/kubernetes-async.yaml\n"
                  "gradlag run $(settings $file) --dry-run\n"
                  "gradlag keygen keys\n"
-                 "export GRADLAG_RUN_TOKEN=5ea1ed SETTINGS='workers=4 " SMALL "'\n"
+                 "export GRADLAG_RUN_TOKEN=5ea1ed RUN=first SETTINGS='workers=4 " SMALL "'\n"
                  "for i in 0 1 2 3; do\n"
                  "    JOB_COMPLETION_INDEX=$i sh -c \"$(command_of 'gradlag worker' $file)\" &\n"
                  "done\n"
                  "sh -c \"$(command_of 'gradlag server' $file)\"\n"
                  "for job in $(jobs -p); do wait $job; done\n");
     expect_trained(r, "async", "push", "4");
-    expect_shell(r, "[ -e 5ea1ed.safetensors ]");
+    expect_shell(r, "[ -e first.safetensors ]");
     expect_shell(r, OF_MANIFEST "set -e; rm results.db; file=$launch/kubernetes-sync.yaml\n"
                                 "gradlag run mode=sync $(settings $file) --dry-run\n"
                                 "SETTINGS='" SMALL "' sh -c \"$(command_of mpirun $file)\"\n");
