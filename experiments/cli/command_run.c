@@ -4,6 +4,7 @@
 #include "experiments/command.h"
 
 #include "experiments/config/config.h"
+#include "experiments/config/hosts.h"
 #include "experiments/run/launch.h"
 #include "experiments/config/prerequisites.h"
 #include "experiments/run/queued_run.h"
@@ -21,7 +22,8 @@
 const char command_run_help[] =
     "gradlag run [FILE.yaml] key=value… [--dry-run] [--print-config] [--quiet] [--json]\n\n"
     "Trains once. mode=async starts a parameter server and workers, mode=sync starts ranks under\n"
-    "mpirun. engine=virtual simulates a cluster of up to 16384 workers, with true gradients, in\n"
+    "mpirun; hosts=a:4,b:4 starts them on other hosts. engine=virtual simulates a cluster of up to "
+    "16384 workers, with true gradients, in\n"
     "this process. FILE.yaml has settings, one 'key: value' a line. A later setting overrides an\n"
     "earlier one. `gradlag list keys` describes all keys.\n\n"
     "  --print-config  print all settings as YAML, with the origin of each; nothing runs\n"
@@ -80,6 +82,34 @@ static status compose_one(options **out, const struct settings *read)
                            "%s. (`gradlag sweep` takes several values: lr=0.01,0.03)", why.at);
     }
     text_free(&why);
+    return result;
+}
+
+/* Inside a Slurm allocation of several nodes a run uses all of them, unless hosts= or endpoint=
+ * says where. Hosts give the number of workers, unless it is set. */
+static status add_hosts(options **o, struct settings *read)
+{
+    status result = OK;
+    struct hosts hosts = {0};
+    char slots[16];
+    const size_t before = read->count;
+    if (strcmp(options_text(*o, "engine"), "real") != 0)
+        return OK;
+    if (hosts_in_allocation() && settings_find(read, "hosts") == NULL &&
+        options_text(*o, "endpoint")[0] == '\0')
+        settings_add(read, "hosts", "slurm", "Slurm's environment");
+    const char *key = settings_find(read, "hosts");
+    TRY(hosts_read(&hosts, key != NULL ? key : ""));
+    if (hosts.count > 0 && !options_was_set(*o, "workers")) {
+        snprintf(slots, sizeof slots, "%u", hosts_slots(&hosts));
+        settings_add(read, "workers", slots, "hosts");
+    }
+    if (read->count > before) {
+        options_close(o);
+        TRY(config_compose(o, read));
+    }
+done:
+    hosts_free(&hosts);
     return result;
 }
 
@@ -189,6 +219,7 @@ status command_run(int argc, char **argv)
         goto done;
     }
     TRY(compose_one(&o, &read));
+    TRY(add_hosts(&o, &read));
     if (resume) {
         TRY(precision_choose(o, PRECISION_MEASURE));
         TRY(find_checkpoint(o, &read));

@@ -157,8 +157,9 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
     for (const struct option *key = global_keys; key->key != NULL; key++)
         if (is_in_wrong_mode(o, key->key, out))
             return true;
-    if (!is_initial(o, "network.interface") && strcmp(options_text(o, "mode"), "async") == 0) {
-        *out = (struct ineffective){"network.interface", "mode", "sync or pipeline"};
+    if (!is_initial(o, "network.interface") && is_initial(o, "hosts") &&
+        strcmp(options_text(o, "mode"), "async") == 0) {
+        *out = (struct ineffective){"network.interface", "hosts", "the hosts of the workers"};
         return true;
     }
     if (!is_initial(o, "resume") && strcmp(options_text(o, "mode"), "pipeline") == 0) {

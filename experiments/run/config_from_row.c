@@ -35,10 +35,10 @@ static bool is_for_replay(const json_t *all, const char *key)
 /* Names, files and endpoints, which a repetition must not share. */
 static bool is_of_the_run(const char *key)
 {
-    static const char *const own[] = {"results",        "tag",    "experiment", "arm",
-                                      "endpoint",       "curve",  "checkpoint", "checkpoint_every",
-                                      "trace",          "resume", "priority",   "retries",
-                                      "trusted_network"};
+    static const char *const own[] = {"results",         "tag",    "experiment", "arm",
+                                      "endpoint",        "curve",  "checkpoint", "checkpoint_every",
+                                      "trace",           "resume", "priority",   "retries",
+                                      "trusted_network", "hosts"};
     for (size_t i = 0; i < COUNT_OF(own); i++)
         if (strcmp(key, own[i]) == 0)
             return true;

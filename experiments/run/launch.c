@@ -11,6 +11,7 @@
 #include "experiments/run/queued_run.h"
 #include "experiments/run/run_checkpoint.h"
 #include "ps/core/slices.h"
+#include "ps/net/curve.h"
 #include "results/query/query.h"
 #include "results/run_queue.h"
 #include "results/store/recorder.h"
@@ -145,11 +146,76 @@ static void open_dataset_file(struct launch *l)
              DATASET_SHARED_FILE "=/proc/%ld/fd/%d", (long)getpid(), l->dataset_fd);
 }
 
+/* Reads key hosts. A list without another host is like an empty one. */
+static status read_hosts(struct launch *l)
+{
+    status result = OK;
+    const char *key = options_text(l->o->settings, "hosts");
+    bool others = false;
+    size_t here = 0;
+    unsigned first = 0;
+    l->count_here = l->workers;
+    TRY(hosts_read(&l->hosts, key));
+    for (size_t i = 0; i < l->hosts.count; i++) {
+        others = others || !l->hosts.at[i].is_here;
+        here += l->hosts.at[i].is_here ? i + 1 : 0;
+    }
+    if (l->hosts.count > 0 && l->workers > hosts_slots(&l->hosts))
+        FAIL(ERROR_USAGE,
+             "workers=%u, but hosts=%s has room for %u: write the number of workers behind each "
+             "host, as in hosts=a:4,b:4",
+             l->workers, key, hosts_slots(&l->hosts));
+    if (!others) {
+        hosts_free(&l->hosts);
+        goto done;
+    }
+    if (!l->async && here == 0)
+        FAIL(
+            ERROR_USAGE,
+            "hosts=%s does not contain this host; rank 0 writes the results file here, so add this "
+            "host, or start the run on one of them",
+            key);
+    if (!l->async && here > 1) { /* mpirun gives rank 0 to the first host */
+        const struct host own = l->hosts.at[here - 1];
+        memmove(&l->hosts.at[1], &l->hosts.at[0], (here - 1) * sizeof own);
+        l->hosts.at[0] = own;
+        here = 1;
+    }
+    l->count_here = here == 0 ? 0 : hosts_workers_of(&l->hosts, here - 1, l->workers, &first);
+    l->first_here = first;
+    for (size_t i = 0; i < l->hosts.count; i++)
+        text_add(&l->host_list, "%s%s:%u", i > 0 ? "," : "", l->hosts.at[i].name,
+                 l->hosts.at[i].slots);
+done:
+    return result;
+}
+
+/* Workers on other hosts get their keys through the environment. Without key curve, the run has
+ * keys of its own. */
+static status prepare_keys(struct launch *l)
+{
+    status result = OK;
+    const options *o = l->o->settings;
+    struct text folder = {0};
+    if (!l->async || l->hosts.count == 0 || options_flag(o, "trusted_network"))
+        return OK;
+    text_add(&folder, "%s", options_text(o, "curve"));
+    if (folder.length == 0) {
+        text_add(&folder, "%s/keys", l->folder.path);
+        TRY(curve_make(folder.at));
+        settings_add(&l->arguments, "curve", folder.at, "run");
+    }
+    TRY(curve_worker_variable(folder.at, &l->worker_key));
+done:
+    text_free(&folder);
+    return result;
+}
+
 /* Warns about far more processes or threads than processors; raises the limit of open files. */
 static status check_process_count(const struct launch *l)
 {
     enum { CROWD = 64 };
-    const unsigned processes = l->workers + l->servers, processors = processor_count();
+    const unsigned processes = l->count_here + l->servers, processors = processor_count();
     if (processes > CROWD * processors) {
         log_warning(
             "%u processes on %u processor%s, with at least 10 MiB of memory each; engine=virtual "
@@ -158,14 +224,21 @@ static status check_process_count(const struct launch *l)
     }
     const options *o = l->o->settings;
     const unsigned threads = (unsigned)options_integer(o, "threads");
-    if (threads > 1 && l->workers * threads > processors &&
+    if (threads > 1 && l->count_here * threads > processors &&
         strcmp(options_text(o, "device"), "cpu") == 0) {
         log_warning(
             "%u worker%s with %u threads each on %u processor%s: a worker's threads wait for each "
             "other, so sharing processors makes a step many times slower; set threads=1",
-            l->workers, plural(l->workers), threads, processors, plural(processors));
+            l->count_here, plural(l->count_here), threads, processors, plural(processors));
     }
     return open_files_allow(processes);
+}
+
+static void drop_argument(struct launch *l, const char *key)
+{
+    for (size_t i = 0; i < l->arguments.count; i++)
+        if (strcmp(l->arguments.at[i].key, key) == 0)
+            settings_remove(&l->arguments, i--);
 }
 
 static status prepare(struct launch *l)
@@ -178,7 +251,7 @@ static status prepare(struct launch *l)
     TRY(status_pipe_open(&l->pipe, l->folder.path));
     snprintf(l->status_pipe_variable, sizeof l->status_pipe_variable, "GRADLAG_MAILBOX=%s",
              l->pipe.path);
-    l->places = l->servers + l->workers;
+    l->places = l->servers + l->workers + (unsigned)l->hosts.count;
     TRY(memory_new(&l->processes, l->places, sizeof *l->processes, "processes"));
     TRY(memory_new(&l->sources, l->places + 2, sizeof *l->sources, "processes"));
     TRY(memory_new(&l->endpoints, l->servers, sizeof *l->endpoints, "endpoints"));
@@ -186,6 +259,10 @@ static status prepare(struct launch *l)
     open_dataset_file(l);
     TRY(begin_row(l));
     config_arguments(o, &l->arguments);
+    drop_argument(l, "hosts");
+    if (l->async)
+        drop_argument(l, "network.interface"); /* the endpoints have its address */
+    TRY(prepare_keys(l));
     /* Always pass `workers`: inside a Slurm or MPI job a role would otherwise take the number from
      * the environment, and use shards of another size than the server. */
     if (!options_was_set(o, "workers"))
@@ -308,6 +385,11 @@ static void close_all(struct launch *l)
     memory_free(l->sources);
     memory_free(l->processes);
     memory_free(l->message);
+    if (l->worker_key.length > 0)
+        explicit_bzero(l->worker_key.at, l->worker_key.length);
+    text_free(&l->worker_key);
+    text_free(&l->host_list);
+    hosts_free(&l->hosts);
     text_free(&l->line);
     text_free(&l->mpirun_output);
     settings_free(&l->arguments);
@@ -356,6 +438,7 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
         goto done;
     }
     TRY(reject_mpirun(&l));
+    TRY(read_hosts(&l));
     TRY(check_process_count(&l));
     TRY(prepare(&l));
     TRY(l.async ? launch_start_server(&l) : launch_start_ranks(&l));

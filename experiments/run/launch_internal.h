@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "experiments/run/child_process.h"
 #include "experiments/config/config.h"
+#include "experiments/config/hosts.h"
 #include "experiments/run/launch.h"
 #include "experiments/run/status_pipe.h"
 #include "experiments/run/mpirun.h"
@@ -23,6 +24,11 @@ struct watched {
     enum ps_dismissal dismissal; /* of a worker; the server reports the reason itself */
     status code;
     char *message; /* of a failure; owned */
+    /* Of an mpirun that starts the workers of another host: */
+    const struct host *host; /* NULL: no such process */
+    unsigned first, count;   /* its workers */
+    uint64_t failed_ns;      /* when it failed while the server ran; 0: not, or judged */
+    bool dismissed;          /* it got SIGTERM */
 };
 
 struct launch {
@@ -38,8 +44,13 @@ struct launch {
     struct progress progress;
     bool async;
     unsigned workers, servers; /* servers: 1 in other modes than async */
+    struct hosts hosts;        /* count 0: all processes are on this host */
+    struct text host_list;     /* of ranks on several hosts: "a:4,b:4" */
+    struct text worker_key;    /* CURVE_WORKER_VARIABLE=…, for workers on other hosts; or empty */
+    unsigned first_here, count_here; /* the workers on this host */
     int64_t run_id;
-    struct watched *processes;    /* [0]: server 0, or mpirun; then workers; then other servers */
+    struct watched *processes;    /* [0]: server 0, or mpirun; then workers; then other servers;
+                                     then an mpirun for each of `hosts`, if mode=async */
     unsigned places;              /* length of processes; some may not have been started */
     struct pollfd *sources;       /* [places + 2]: what launch_watch waits for */
     char **endpoints;             /* [servers]: where each listens; NULL: not known yet */

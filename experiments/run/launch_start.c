@@ -7,9 +7,12 @@
 
 #include "experiments/run/role.h"
 #include "ps/core/slices.h"
+#include "ps/net/curve.h"
 #include "worker/data/dataset.h"
+#include "worker/data/dataset_shared.h"
 #include "worker/device_placement.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,21 +24,23 @@
 static void local_rank(const struct launch *l, const struct watched *w, char rank[48],
                        char size[48])
 {
-    if (w->role == ROLE_RANK) {
+    if (w->role == ROLE_RANK || w->host != NULL) {
         snprintf(rank, 48, "%s=", PLACEMENT_LOCAL_RANK);
         snprintf(size, 48, "%s=", PLACEMENT_LOCAL_SIZE);
         return;
     }
-    unsigned own = w->role == ROLE_SERVER ? l->workers + w->index : w->index;
+    unsigned own = w->role == ROLE_SERVER ? l->count_here + w->index : w->index - l->first_here;
     snprintf(rank, 48, "%s=%u", PLACEMENT_LOCAL_RANK, own);
-    snprintf(size, 48, "%s=%u", PLACEMENT_LOCAL_SIZE, l->workers + l->servers);
+    snprintf(size, 48, "%s=%u", PLACEMENT_LOCAL_SIZE, l->count_here + l->servers);
 }
 
-/* Starts this program as `role`. `before` precedes it: mpirun and its arguments, or nothing. */
-static status start_role(struct launch *l, struct watched *w, const char *const *before,
+/* Starts this program as `role`, directly or (m) through mpirun. */
+static status start_role(struct launch *l, struct watched *w, const struct mpirun *m,
                          const char *role, const struct settings *more)
 {
-    char rank[48], size[48];
+    static const char *const nothing[] = {NULL};
+    const char *const *before = m != NULL ? m->words : nothing;
+    char rank[48], size[48], path[PATH_MAX];
     local_rank(l, w, rank, size);
     status result = OK;
     const char **argv = NULL;
@@ -48,7 +53,7 @@ static status start_role(struct launch *l, struct watched *w, const char *const 
     TRY(memory_new(&joined, settings + 1, sizeof *joined, "arguments"));
     for (; n < front; n++)
         argv[n] = before[n];
-    argv[n++] = role_program();
+    argv[n++] = m != NULL && l->hosts.count > 0 ? role_program_path(path) : role_program();
     argv[n++] = role;
     for (size_t i = 0; i < settings; i++) {
         const struct setting *s =
@@ -56,10 +61,15 @@ static status start_role(struct launch *l, struct watched *w, const char *const 
         text_add(&joined[i], "%s=%s", s->key, s->value);
         argv[n++] = joined[i].at;
     }
-    const char *environment[6 + COUNT_OF(l->mpirun.environment)] = {
-        l->status_pipe_variable, l->token_variable, l->dataset_variable, rank, size};
-    for (size_t i = 0; w->role == ROLE_RANK && l->mpirun.environment[i] != NULL; i++)
-        environment[5 + i] = l->mpirun.environment[i];
+    const bool elsewhere = w->host != NULL;
+    const char *environment[7 + COUNT_OF(l->mpirun.environment)] = {
+        elsewhere ? "GRADLAG_MAILBOX=" : l->status_pipe_variable, l->token_variable,
+        elsewhere ? DATASET_SHARED_FILE "=" : l->dataset_variable, rank, size};
+    size_t e = 5;
+    for (size_t i = 0; m != NULL && m->environment[i] != NULL; i++)
+        environment[e++] = m->environment[i];
+    if (elsewhere && l->worker_key.length > 0)
+        environment[e++] = l->worker_key.at;
     TRY(child_start(&w->child, argv, environment, l->child_fd));
 done:
     for (size_t i = 0; joined != NULL && i < settings; i++)
@@ -69,21 +79,26 @@ done:
     return result;
 }
 
-/* The endpoints of all servers, separated by commas: of a server that listens the actual one, of
- * the others the one to use. */
-static status list_endpoints(const struct launch *l, struct text *out)
+/* The endpoints of all servers, separated by commas: of a server that listens the actual one, with
+ * `address` if it listens on all addresses; of the others the one to use. */
+static status list_endpoints(const struct launch *l, const char *address, struct text *out)
 {
+    static const char any[] = "tcp://0.0.0.0:";
     status result = OK;
     const char *chosen = options_text(l->o->settings, "endpoint");
     bool tcp = strcmp(options_text(l->o->settings, "transport"), "tcp") == 0;
     for (unsigned i = 0; i < l->servers; i++) {
         char endpoint[SERVERS_ENDPOINT_BYTES];
         text_add(out, "%s", i > 0 ? "," : "");
-        if (l->endpoints[i] != NULL) {
+        if (l->endpoints[i] != NULL && strncmp(l->endpoints[i], any, strlen(any)) == 0) {
+            text_add(out, "tcp://%s:%s", address, l->endpoints[i] + strlen(any));
+        } else if (l->endpoints[i] != NULL) {
             text_add(out, "%s", l->endpoints[i]);
         } else if (chosen[0] != '\0') {
             TRY(servers_endpoint(chosen, l->servers, i, endpoint));
             text_add(out, "%s", endpoint);
+        } else if (l->hosts.count > 0) {
+            text_add(out, "tcp://*:*");
         } else if (tcp) {
             text_add(out, "tcp://127.0.0.1:*");
         } else if (i == 0) {
@@ -100,18 +115,17 @@ done:
 static status start_numbered(struct launch *l, struct watched *w, enum role role, unsigned index)
 {
     status result = OK;
-    const char *const nothing[] = {NULL};
     char number[16];
     struct settings more = {0};
     struct text endpoints = {0};
-    TRY(list_endpoints(l, &endpoints));
+    TRY(list_endpoints(l, "127.0.0.1", &endpoints));
     snprintf(number, sizeof number, "%u", index);
     settings_add(&more, "endpoint", endpoints.at, "run");
     if (role == ROLE_WORKER || index > 0)
         settings_add(&more, role_name(role), number, "run");
     w->role = role;
     w->index = index;
-    TRY(start_role(l, w, nothing, role_name(role), &more));
+    TRY(start_role(l, w, NULL, role_name(role), &more));
 done:
     settings_free(&more);
     text_free(&endpoints);
@@ -127,14 +141,71 @@ done:
     return result;
 }
 
+/* The environment variables for processes on other hosts: of the user, and the two names. */
+static void list_passed(const char *out[5], const char *first, const char *second)
+{
+    static const char *const users[] = {"LD_LIBRARY_PATH", "GRADLAG_LOG"};
+    size_t n = 0;
+    for (size_t i = 0; i < COUNT_OF(users); i++)
+        if (getenv(users[i]) != NULL)
+            out[n++] = users[i];
+    if (first != NULL)
+        out[n++] = first;
+    if (second != NULL)
+        out[n++] = second;
+    out[n] = NULL;
+}
+
+/* Starts one mpirun for the workers of another host, so that the loss of this host ends no other
+ * worker. */
+static status start_host(struct launch *l, size_t index, unsigned first, unsigned count)
+{
+    status result = OK;
+    struct watched *w = &l->processes[l->workers + l->servers + index];
+    const struct host *host = &l->hosts.at[index];
+    const char *interface = options_text(l->o->settings, "network.interface");
+    char list[HOST_NAME_BYTES + 16], address[HOST_ADDRESS_BYTES], number[16];
+    const char *passed[5];
+    struct text endpoints = {0};
+    struct settings more = {0};
+    struct mpirun m = {.preload_fd = -1};
+    list_passed(passed, "GRADLAG_RUN_TOKEN",
+                l->worker_key.length > 0 ? CURVE_WORKER_VARIABLE : NULL);
+    snprintf(list, sizeof list, "%s:%u", host->name, count);
+    snprintf(number, sizeof number, "%u", first);
+    mpirun_open_hosts(&m, count, list, interface,
+                      strcmp(options_text(l->o->settings, "on_lost"), "continue") == 0, passed);
+    TRY(hosts_own_address(host, interface, address));
+    TRY(list_endpoints(l, address, &endpoints));
+    settings_add(&more, "endpoint", endpoints.at, "run");
+    settings_add(&more, "worker.first", number, "run");
+    w->role = ROLE_WORKER;
+    w->host = host;
+    w->first = first;
+    w->count = count;
+    TRY(start_role(l, w, &m, role_name(ROLE_WORKER), &more));
+done:
+    mpirun_close(&m);
+    settings_free(&more);
+    text_free(&endpoints);
+    return result;
+}
+
 /* Stops between two workers on request, because starting hundreds takes a while. */
 static status start_workers(struct launch *l)
 {
     status result = OK;
-    for (unsigned i = 0; i < l->workers; i++) {
+    unsigned first = 0;
+    for (size_t i = 0; i < l->hosts.count; i++) {
+        const unsigned count = hosts_workers_of(&l->hosts, i, l->workers, &first);
+        if (count > 0 && !l->hosts.at[i].is_here)
+            TRY(start_host(l, i, first, count));
+    }
+    for (unsigned i = 0; i < l->count_here; i++) {
         if (l->verdict != OK || launch_stop_requests() > l->stops_seen)
             break;
-        TRY(start_numbered(l, &l->processes[1 + i], ROLE_WORKER, i));
+        const unsigned index = l->first_here + i;
+        TRY(start_numbered(l, &l->processes[1 + index], ROLE_WORKER, index));
     }
 done:
     return result;
@@ -145,13 +216,30 @@ done:
 static bool endpoint_is_known(const struct launch *l)
 {
     const options *o = l->o->settings;
-    return l->servers == 1 && options_text(o, "endpoint")[0] == '\0' &&
+    return l->servers == 1 && l->hosts.count == 0 && options_text(o, "endpoint")[0] == '\0' &&
            strcmp(options_text(o, "transport"), "tcp") != 0;
+}
+
+static bool on_path(const char *program)
+{
+    const char *path = getenv("PATH");
+    while (path != NULL && *path != '\0') {
+        char full[512];
+        size_t length = strcspn(path, ":");
+        snprintf(full, sizeof full, "%.*s/%s", (int)length, path, program);
+        if (access(full, X_OK) == 0)
+            return true;
+        path += length + (path[length] == ':');
+    }
+    return false;
 }
 
 status launch_start_server(struct launch *l)
 {
     status result = OK;
+    if (l->hosts.count > 0 && !on_path("mpirun"))
+        FAIL(ERROR_USAGE,
+             "hosts= needs mpirun, which is not on PATH; install it (Debian: openmpi-bin)");
     TRY(start_numbered(l, &l->processes[0], ROLE_SERVER, 0));
     if (endpoint_is_known(l))
         TRY(start_workers(l));
@@ -179,20 +267,6 @@ done:
     return result;
 }
 
-static bool on_path(const char *program)
-{
-    const char *path = getenv("PATH");
-    while (path != NULL && *path != '\0') {
-        char full[512];
-        size_t length = strcspn(path, ":");
-        snprintf(full, sizeof full, "%.*s/%s", (int)length, path, program);
-        if (access(full, X_OK) == 0)
-            return true;
-        path += length + (path[length] == ':');
-    }
-    return false;
-}
-
 /* An error is no harm: the ranks build what is missing, and report it. */
 static void build_dataset(const void *context)
 {
@@ -212,10 +286,17 @@ status launch_start_ranks(struct launch *l)
              "mode=async",
              options_text(l->o->settings, "mode"));
     }
-    TRY(folder_make(&l->shared, access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL));
-    TRY(mpirun_open(&l->mpirun, l->workers, l->folder.path, l->shared.path));
+    const char *passed[5];
+    list_passed(passed, NULL, NULL);
+    if (l->hosts.count > 0) {
+        mpirun_open_hosts(&l->mpirun, l->workers, l->host_list.at,
+                          options_text(l->o->settings, "network.interface"), false, passed);
+    } else {
+        TRY(folder_make(&l->shared, access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL));
+        TRY(mpirun_open(&l->mpirun, l->workers, l->folder.path, l->shared.path));
+    }
     l->processes[0].role = ROLE_RANK;
-    TRY(start_role(l, &l->processes[0], l->mpirun.words, "rank", &none));
+    TRY(start_role(l, &l->processes[0], &l->mpirun, "rank", &none));
     /* mpirun needs a while, and mostly one processor, until the ranks run. */
     if (dataset_is_shared(l->o->settings))
         TRY(child_fork(&l->builder, build_dataset, l));

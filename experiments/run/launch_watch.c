@@ -11,6 +11,7 @@
 #include "sync/communicator/communicator.h"
 #include "sync/pipeline/pipeline.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@
 enum {
     ENDING_LIMIT_S = 15, /* from a request to stop, or the first failure, to the last exit */
     NOTICE_AFTER_S = 5,
+    HOST_GRACE_S = 2, /* for the server to end the run itself, after the workers of a host failed */
     POLL_MS = 50,
 };
 
@@ -115,6 +117,10 @@ static void describe_ranks(const struct launch *l, int wait_status, struct text 
 
 static void add_name(const struct launch *l, const struct watched *w, struct text *out)
 {
+    if (w->host != NULL) {
+        text_add(out, "the workers of host %s", w->host->name);
+        return;
+    }
     const char *name = w->role == ROLE_RANK     ? "mpirun"
                        : w->role == ROLE_WORKER ? "worker %u"
                        : l->servers > 1         ? "server %u"
@@ -122,15 +128,69 @@ static void add_name(const struct launch *l, const struct watched *w, struct tex
     text_add(out, name, w->index);
 }
 
+/* Reads the clock on each call, because `since_ns` may be newer than an earlier reading. */
+static bool has_passed(uint64_t since_ns, unsigned seconds)
+{
+    return clock_ns() - since_ns > seconds * 1000000000ULL;
+}
+
+static bool has_failed(const struct child *c)
+{
+    return !c->running && (!WIFEXITED(c->wait_status) || WEXITSTATUS(c->wait_status) != 0);
+}
+
 /* True if every worker has ended with an error. A running server notices this itself. */
 static bool all_workers_failed(const struct launch *l)
 {
-    for (unsigned i = 1; i <= l->workers; i++) {
-        const struct child *c = &l->processes[i].child;
-        if (c->running || (WIFEXITED(c->wait_status) && WEXITSTATUS(c->wait_status) == 0))
+    for (unsigned i = 0; i < l->count_here; i++)
+        if (!has_failed(&l->processes[1 + l->first_here + i].child))
             return false;
-    }
+    for (unsigned i = l->workers + l->servers; i < l->places; i++)
+        if (l->processes[i].host != NULL && !has_failed(&l->processes[i].child))
+            return false;
     return true;
+}
+
+/* The workers of another host have failed. If the server has ended the run meanwhile, its own error
+ * counts. */
+static void judge_host(struct launch *l, struct watched *w)
+{
+    const int how = w->child.wait_status;
+    const bool continues = strcmp(options_text(l->o->settings, "on_lost"), "continue") == 0;
+    struct text text = {0};
+    char path[PATH_MAX];
+    w->failed_ns = 0;
+    if (l->verdict != OK || l->ending_ns != 0 || !l->processes[0].child.running)
+        return;
+    if (w->message != NULL) {
+        text_add(&text, "host %s: %s", w->host->name, w->message);
+    } else {
+        char end[96];
+        child_describe(how, end);
+        text_add(&text,
+                 "the workers of host %s are lost: mpirun %s. Either the host is gone, or mpirun "
+                 "cannot start gradlag there: try `mpirun --host %s %s --version`",
+                 w->host->name, end, w->host->name, role_program_path(path));
+    }
+    const status code =
+        w->message != NULL && WIFEXITED(how) ? (status)WEXITSTATUS(how) : ERROR_PEER;
+    if (continues && !all_workers_failed(l)) {
+        progress_clear(&l->progress);
+        log_warning("%s; the run continues without its workers (on_lost=continue)", text.at);
+        for (unsigned i = 0; i < w->count; i++)
+            status_pipe_note_end(&l->pipe, w->first + i);
+    } else {
+        fail(l, code, text.at);
+    }
+    text_free(&text);
+}
+
+static void judge_hosts(struct launch *l)
+{
+    for (unsigned i = l->workers + l->servers; i < l->places; i++)
+        if (l->processes[i].failed_ns != 0 &&
+            (!l->processes[0].child.running || has_passed(l->processes[i].failed_ns, HOST_GRACE_S)))
+            judge_host(l, &l->processes[i]);
 }
 
 /* Decides what the end of a process means for the run. */
@@ -139,6 +199,10 @@ static void judge_end(struct launch *l, struct watched *w)
     int how = w->child.wait_status;
     struct text text = {0};
     bool succeeded = WIFEXITED(how) && WEXITSTATUS(how) == 0 && (!w->reported || w->code == OK);
+    if (w->host != NULL) {
+        w->failed_ns = succeeded ? 0 : clock_ns();
+        return;
+    }
     if (l->error_is_secondhand && w == &l->processes[0] && w->reported && w->code != OK) {
         l->error_is_secondhand = false;
         set_verdict(l, w->code, w->message);
@@ -238,10 +302,40 @@ done:
     return result;
 }
 
+/* Takes "gradlag worker 4: error: …" of a worker on another host, which has no status pipe. */
+static bool store_error(struct launch *l)
+{
+    static const char before[] = "gradlag worker ", between[] = ": error: ";
+    char *end = NULL;
+    if (l->line.length == 0 || strncmp(l->line.at, before, strlen(before)) != 0)
+        return false;
+    const unsigned long index = strtoul(l->line.at + strlen(before), &end, 10);
+    if (strncmp(end, between, strlen(between)) != 0)
+        return false;
+    for (unsigned i = l->workers + l->servers; i < l->places; i++) {
+        struct watched *w = &l->processes[i];
+        if (w->host == NULL || index < w->first || index >= w->first + w->count)
+            continue;
+        if (w->message == NULL) {
+            struct text text = {0};
+            text_add(&text, "worker %lu: %.*s", index, (int)strcspn(end + strlen(between), "\n"),
+                     end + strlen(between));
+            w->message = text_copy(text.at);
+            text_free(&text);
+        }
+        return true;
+    }
+    return false;
+}
+
 /* Passes lines of our own processes to the user. Keeps lines of mpirun for the case that no process
  * reports why the ranks ended. */
 static void pass_line(struct launch *l)
 {
+    if (store_error(l)) {
+        l->line.length = 0;
+        return;
+    }
     if (l->async || strncmp(l->line.at, "gradlag", 7) == 0) {
         progress_clear(&l->progress);
         ssize_t written = write(STDERR_FILENO, l->line.at, l->line.length);
@@ -292,12 +386,6 @@ static void log_running(struct launch *l)
              names.at != NULL ? names.at : "no process", ENDING_LIMIT_S - NOTICE_AFTER_S);
     l->ending_logged = true;
     text_free(&names);
-}
-
-/* Reads the clock on each call, because `since_ns` may be newer than an earlier reading. */
-static bool has_passed(uint64_t since_ns, unsigned seconds)
-{
-    return clock_ns() - since_ns > seconds * 1000000000ULL;
 }
 
 /* The limit until the ranks have met: time for mpirun on a busy machine, and for the meeting. */
@@ -381,6 +469,22 @@ static void wait_for_event(struct launch *l)
     poll(l->sources, l->places + 2, POLL_MS);
 }
 
+/* After the server of a failed run. An mpirun has time to end its processes on the other host, and
+ * to remove its files there; check_limits() kills it later. */
+static void end_followers(struct launch *l)
+{
+    for (unsigned i = 0; i < l->places; i++) {
+        struct watched *w = &l->processes[i];
+        if (w->host == NULL) {
+            child_kill(&w->child);
+        } else if (!w->dismissed) {
+            child_signal(&w->child, SIGTERM);
+            w->dismissed = true;
+        }
+    }
+    child_kill(&l->builder);
+}
+
 status launch_watch(struct launch *l)
 {
     status result = OK;
@@ -394,11 +498,13 @@ status launch_watch(struct launch *l)
         for (unsigned i = 0; i < l->places; i++)
             if (l->processes[i].ended_now)
                 judge_end(l, &l->processes[i]);
+        judge_hosts(l);
         check_signals(l);
         check_limits(l);
-        bool server_failed = l->verdict != OK && !l->processes[0].child.running;
-        if (l->killed || server_failed)
+        if (l->killed)
             launch_kill_all(l);
+        else if (l->verdict != OK && !l->processes[0].child.running)
+            end_followers(l);
     }
 done:
     launch_kill_all(l);

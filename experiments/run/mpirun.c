@@ -53,9 +53,24 @@ static void preload_loopback_bind(struct mpirun *m)
     }
     /* A child reaches the file through /proc; a process that becomes mpirun by exec keeps it open.
      */
-    text_add(&m->preload, "LD_PRELOAD=/proc/%ld/fd/%d%s%s", (long)getpid(), m->preload_fd,
+    text_add(&m->first, "LD_PRELOAD=/proc/%ld/fd/%d%s%s", (long)getpid(), m->preload_fd,
              own != NULL ? ":" : "", own != NULL ? own : "");
-    text_add(&m->restore, "LD_PRELOAD=%s", own != NULL ? own : "");
+    text_add(&m->second, "LD_PRELOAD=%s", own != NULL ? own : "");
+}
+
+static void add_environment(struct mpirun *m, size_t e)
+{
+    /* Open MPI 4.1 and 5: use only this host or those of --host, also inside an allocation. */
+    m->environment[e++] = "OMPI_MCA_ras=^slurm,tm,lsf,gridengine,loadleveler,alps";
+    m->environment[e++] = "PRTE_MCA_ras=^slurm,tm,pbs,lsf,gridengine,flux";
+    m->environment[e++] = "OMPI_MCA_orte_abort_print_stack=0";
+    /* mpirun and each rank would load hwloc's plugins, one of which tries to reach ten X servers;
+     * ranks that are bound to no core need none of them. */
+    if (getenv("HWLOC_PLUGINS_PATH") == NULL)
+        m->environment[e++] = "HWLOC_PLUGINS_PATH=/nonexistent";
+    m->environment[e++] = "OMPI_ALLOW_RUN_AS_ROOT=1";
+    m->environment[e++] = "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
+    REQUIRE(e < COUNT_OF(m->environment));
 }
 
 status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const char *shared)
@@ -80,30 +95,52 @@ status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const c
             m->words[n++] = places[i][1];
         }
     }
-    if (m->preload.length > 0) {
+    if (m->first.length > 0) {
         m->words[n++] = "-x";
-        m->words[n++] = m->restore.at;
-        m->environment[e++] = m->preload.at;
+        m->words[n++] = m->second.at;
+        m->environment[e++] = m->first.at;
     }
     REQUIRE(n < COUNT_OF(m->words));
-    /* Open MPI 4.1 and 5: use only this host, also inside an allocation of a batch system. */
-    m->environment[e++] = "OMPI_MCA_ras=^slurm,tm,lsf,gridengine,loadleveler,alps";
-    m->environment[e++] = "PRTE_MCA_ras=^slurm,tm,pbs,lsf,gridengine,flux";
-    m->environment[e++] = "OMPI_MCA_orte_abort_print_stack=0";
-    /* mpirun and each rank would load hwloc's plugins, one of which tries to reach ten X servers;
-     * ranks that are bound to no core need none of them. */
-    if (getenv("HWLOC_PLUGINS_PATH") == NULL)
-        m->environment[e++] = "HWLOC_PLUGINS_PATH=/nonexistent";
-    m->environment[e++] = "OMPI_ALLOW_RUN_AS_ROOT=1";
-    m->environment[e++] = "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
+    add_environment(m, e);
 done:
     return result;
 }
 
+void mpirun_open_hosts(struct mpirun *m, unsigned count, const char *hosts, const char *interface,
+                       bool survive, const char *const *passed)
+{
+    size_t n = 0, e = 0;
+    *m = (struct mpirun){.preload_fd = -1};
+    snprintf(m->count, sizeof m->count, "%u", count);
+    const char *const always[] = {"mpirun", "-n", m->count, "--host", hosts, "--bind-to", "none"};
+    for (size_t i = 0; i < COUNT_OF(always); i++)
+        m->words[n++] = always[i];
+    if (survive)
+        m->words[n++] = "--enable-recovery";
+    for (size_t i = 0; passed[i] != NULL; i++) {
+        m->words[n++] = "-x";
+        m->words[n++] = passed[i];
+    }
+    if (interface[0] != '\0') {
+        text_add(&m->first, "OMPI_MCA_oob_tcp_if_include=%s", interface);
+        text_add(&m->second, "PRTE_MCA_prte_if_include=%s", interface);
+        m->environment[e++] = m->first.at;
+        m->environment[e++] = m->second.at;
+    }
+    /* Without a terminal ssh must fail instead of asking for a password, and it must not wait for a
+     * host that is off. */
+    if (getenv("OMPI_MCA_plm_rsh_agent") == NULL && getenv("PRTE_MCA_plm_ssh_agent") == NULL) {
+        m->environment[e++] = "OMPI_MCA_plm_rsh_args=-o BatchMode=yes -o ConnectTimeout=10";
+        m->environment[e++] = "PRTE_MCA_plm_ssh_args=-o BatchMode=yes -o ConnectTimeout=10";
+    }
+    REQUIRE(n < COUNT_OF(m->words));
+    add_environment(m, e);
+}
+
 void mpirun_close(struct mpirun *m)
 {
-    text_free(&m->preload);
-    text_free(&m->restore);
+    text_free(&m->first);
+    text_free(&m->second);
     if (m->words[0] != NULL && m->preload_fd >= 0)
         close(m->preload_fd);
     *m = (struct mpirun){.preload_fd = -1};

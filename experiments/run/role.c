@@ -11,6 +11,7 @@
 #include "experiments/run/run_checkpoint.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -364,14 +365,18 @@ status role_worker_index(struct settings *s, unsigned *index)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", NULL};
     status result = OK;
+    unsigned first = 0, rank = 0;
     *index = WORKERS_MAX;
     TRY(role_take_number(s, "worker", WORKERS_MAX, index));
     if (*index < WORKERS_MAX)
         goto done;
+    TRY(role_take_number(s, "worker.first", WORKERS_MAX, &first));
     if (first_set(names) == NULL)
         FAIL(ERROR_USAGE,
              "set worker=N, the number of this worker from 0; under mpirun or srun it is the rank");
-    TRY(read_number("the launcher's environment: worker", first_set(names), WORKERS_MAX, index));
+    TRY(read_number("the launcher's environment: worker", first_set(names), WORKERS_MAX - first,
+                    &rank));
+    *index = first + rank;
 done:
     return result;
 }
@@ -415,5 +420,12 @@ const char *role_program(void)
 {
     static char path[64];
     snprintf(path, sizeof path, "/proc/%ld/exe", (long)getpid());
+    return path;
+}
+
+const char *role_program_path(char path[PATH_MAX])
+{
+    const ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    path[length > 0 ? length : 0] = '\0';
     return path;
 }

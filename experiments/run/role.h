@@ -14,6 +14,8 @@
 #include "results/store/recorder.h"
 #include "worker/training.h"
 
+#include <limits.h>
+
 enum { LOADING_LIMIT_S = 900 }; /* generating a dataset on first use may take this long */
 
 struct role_process {
@@ -56,7 +58,8 @@ status role_server_length(const options *o, uint64_t epoch_samples,
  * such setting. ERROR_USAGE: not a number below `limit`. */
 status role_take_number(struct settings *s, const char *key, unsigned limit,
                         unsigned *out) MUST_CHECK;
-/* Removes "worker=3" from the settings; without it takes the rank from mpirun or srun. */
+/* Removes "worker=3" from the settings; without it takes the rank from mpirun or srun, and adds
+ * "worker.first=4" if that is set. */
 status role_worker_index(struct settings *s, unsigned *index) MUST_CHECK;
 /* If `workers` is not set, adds it with the number of ranks of mpirun or srun. */
 void role_default_workers(struct settings *s);
@@ -69,6 +72,8 @@ void role_ignore_leaks_of_mpi(void);
 
 /* The path of this program; static memory. */
 const char *role_program(void);
+/* Its path in the file system, for other hosts. Returns `path`. */
+const char *role_program_path(char path[PATH_MAX]);
 /* Called by the starter before it stops the server: stores why the run failed, for the run's row.
  */
 void role_write_verdict(const char *folder, status code, const char *text);

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -180,18 +181,11 @@ static bool read_line(FILE *f, char line[LINE_BYTES])
     return true;
 }
 
-static status read_file(struct curve_keys *k, bool server, const char *path)
+static status read_lines(struct curve_keys *k, bool server, const char *path, FILE *f)
 {
     status result = OK;
     char line[LINE_BYTES];
     const char *name, *key;
-    struct stat s;
-    FILE *f = fopen(path, "re");
-    if (f == NULL)
-        FAIL(ERROR_USAGE, "curve: cannot read %s: %s; create it with `gradlag keygen FOLDER`", path,
-             strerror(errno));
-    if (fstat(fileno(f), &s) != 0 || (s.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-        FAIL(ERROR_USAGE, "other users can access %s: run chmod 600 %s", path, path);
     for (unsigned n = 1; read_line(f, line); n++) {
         if (!parse(line, &name, &key))
             FAIL(ERROR_USAGE, "%s:%u: the line does not have the form `name = key`", path, n);
@@ -206,6 +200,35 @@ static status read_file(struct curve_keys *k, bool server, const char *path)
              "%s lists no key of a worker, so none could join: add a line `worker = KEY`", path);
 done:
     explicit_bzero(line, sizeof line);
+    return result;
+}
+
+static status read_file(struct curve_keys *k, bool server, const char *path)
+{
+    status result = OK;
+    struct stat s;
+    FILE *f = fopen(path, "re");
+    if (f == NULL)
+        FAIL(ERROR_USAGE, "curve: cannot read %s: %s; create it with `gradlag keygen FOLDER`", path,
+             strerror(errno));
+    if (fstat(fileno(f), &s) != 0 || (s.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+        FAIL(ERROR_USAGE, "other users can access %s: run chmod 600 %s", path, path);
+    TRY(read_lines(k, server, path, f));
+done:
+    if (f != NULL)
+        fclose(f);
+    return result;
+}
+
+/* A worker on another host has no file; its starter put the lines into the environment. */
+static status read_variable(struct curve_keys *k, const char *lines)
+{
+    status result = OK;
+    FILE *f = fmemopen((char *)(uintptr_t)lines, strlen(lines), "r");
+    if (f == NULL)
+        FAIL(ERROR_USAGE, CURVE_WORKER_VARIABLE " is empty; it needs the lines of worker.key");
+    TRY(read_lines(k, false, CURVE_WORKER_VARIABLE, f));
+done:
     if (f != NULL)
         fclose(f);
     return result;
@@ -220,10 +243,27 @@ status curve_open(struct curve_keys **out, const char *folder, bool server)
     if (folder[0] == '\0')
         goto done;
     TRY(memory_new(&k, 1, sizeof *k, "keys"));
-    TRY(path_of(folder, server, path));
-    TRY(read_file(k, server, path));
+    const char *lines = server ? NULL : getenv(CURVE_WORKER_VARIABLE);
+    if (lines != NULL) {
+        TRY(read_variable(k, lines));
+    } else {
+        TRY(path_of(folder, server, path));
+        TRY(read_file(k, server, path));
+    }
     *out = k;
     k = NULL;
+done:
+    curve_close(&k);
+    return result;
+}
+
+status curve_worker_variable(const char *folder, struct text *out)
+{
+    status result = OK;
+    struct curve_keys *k = NULL;
+    TRY(curve_open(&k, folder, false));
+    text_add(out, CURVE_WORKER_VARIABLE "=public=%s\nsecret=%s\nserver=%s\n", k->public, k->secret,
+             k->server);
 done:
     curve_close(&k);
     return result;

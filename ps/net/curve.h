@@ -15,7 +15,7 @@
 #ifndef GRADLAG_PS_NET_CURVE_H
 #define GRADLAG_PS_NET_CURVE_H
 
-#include "base/status.h"
+#include "base/text.h"
 
 enum { CURVE_TEXT_BYTES = 41, CURVE_KEY_BYTES = 32 };
 typedef char curve_key[CURVE_TEXT_BYTES];
@@ -27,12 +27,19 @@ struct curve_keys {
     size_t worker_count;
 };
 
+/* The environment variable with a worker's keys, as the lines of worker.key. A process that has it
+ * reads no worker.key. */
+#define CURVE_WORKER_VARIABLE "GRADLAG_WORKER_KEY"
+
 /* Generates keys and writes both files into `folder`, which is created if it does not exist.
  * ERROR_USAGE: one of the files exists already. After an error neither file is left. */
 status curve_make(const char *folder) MUST_CHECK;
 /* *out ← the server's or a worker's keys; NULL if `folder` is "". ERROR_USAGE: the file is missing,
  * malformed ("file:line: …"), or readable by others. */
 status curve_open(struct curve_keys **out, const char *folder, bool server) MUST_CHECK;
+/* Adds "GRADLAG_WORKER_KEY=" and the lines of folder/worker.key, for a worker without that file.
+ * The text is a secret. ERROR_USAGE as above. */
+status curve_worker_variable(const char *folder, struct text *out) MUST_CHECK;
 /* Overwrites the secret and frees. NULL-safe. */
 void curve_close(struct curve_keys **keys);
 

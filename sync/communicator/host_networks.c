@@ -78,24 +78,39 @@ double host_networks_nominal_gbps(void)
 /* ---- which of them Open MPI may use ------------------------------------------------------------
  */
 
-/* Whether a subnet such as "10.0.0.0/8" contains an address of this host. */
-static bool subnet_is_here(const char *subnet)
+struct subnet {
+    uint32_t base, mask; /* in network byte order */
+};
+
+static bool read_subnet(const char *text, struct subnet *out)
 {
     char base[ADDRESS_TEXT] = "";
-    struct in_addr wanted;
-    struct ifaddrs *all = NULL;
-    const char *slash = strchr(subnet, '/');
+    struct in_addr address;
+    const char *slash = strchr(text, '/');
     const long bits = strtol(slash + 1, NULL, 10);
-    bool found = false;
-    snprintf(base, sizeof base, "%.*s", (int)(slash - subnet), subnet);
-    if (inet_pton(AF_INET, base, &wanted) != 1 || bits < 1 || bits > 32 || getifaddrs(&all) != 0)
+    snprintf(base, sizeof base, "%.*s", (int)(slash - text), text);
+    if (inet_pton(AF_INET, base, &address) != 1 || bits < 1 || bits > 32)
         return false;
-    const uint32_t mask = htonl(UINT32_MAX << (32 - bits));
-    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-        if (i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET) {
-            const struct sockaddr_in *v4 = (const void *)i->ifa_addr;
-            found |= ((v4->sin_addr.s_addr ^ wanted.s_addr) & mask) == 0;
-        }
+    *out = (struct subnet){address.s_addr, htonl(UINT32_MAX << (32 - bits))};
+    return true;
+}
+
+/* Finds the IPv4 address of this host on interface "eth0" or in subnet "10.0.0.0/8". */
+static bool find_address(const char *item, struct in_addr *out)
+{
+    struct subnet subnet = {0};
+    struct ifaddrs *all = NULL;
+    bool found = false;
+    const bool is_name = strchr(item, '/') == NULL;
+    if ((!is_name && !read_subnet(item, &subnet)) || getifaddrs(&all) != 0)
+        return false;
+    for (const struct ifaddrs *i = all; i != NULL && !found; i = i->ifa_next) {
+        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET)
+            continue;
+        const struct sockaddr_in *v4 = (const void *)i->ifa_addr;
+        found = is_name ? strcmp(i->ifa_name, item) == 0
+                        : ((v4->sin_addr.s_addr ^ subnet.base) & subnet.mask) == 0;
+        *out = v4->sin_addr;
     }
     freeifaddrs(all);
     return found;
@@ -106,7 +121,8 @@ static status check_one(const char *item)
     status result = OK;
     struct text here = {0};
     char host[64] = "";
-    if (strchr(item, '/') != NULL ? subnet_is_here(item) : if_nametoindex(item) != 0)
+    struct in_addr address;
+    if (strchr(item, '/') != NULL ? find_address(item, &address) : if_nametoindex(item) != 0)
         return OK;
     host_networks_add_interfaces(&here);
     (void)gethostname(host, sizeof host - 1);
@@ -117,6 +133,23 @@ static status check_one(const char *item)
          item, host, here.at);
 done:
     text_free(&here);
+    return result;
+}
+
+status host_networks_address(const char *chosen, char *out, size_t room)
+{
+    status result = OK;
+    struct in_addr address;
+    char *copy = text_copy(chosen), *rest = NULL;
+    for (char *item = strtok_r(copy, ",", &rest); item != NULL; item = strtok_r(NULL, ",", &rest)) {
+        TRY(check_one(item));
+        if (find_address(item, &address) &&
+            inet_ntop(AF_INET, &address, out, (socklen_t)room) != NULL)
+            goto done;
+    }
+    FAIL(ERROR_USAGE, "network.interface=%s: it has no IPv4 address on this host", chosen);
+done:
+    memory_free(copy);
     return result;
 }
 

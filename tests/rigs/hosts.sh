@@ -3,7 +3,8 @@
 #
 #     hosts_make NAME COUNT [BRIDGE]    creates the hosts; BRIDGE: each also has an interface of this name, with address 172.17.0.1
 #     on_host NAME I command…           runs the command on host I (1, 2, …), whose name is hostI
-#     hosts_mpirun NAME COUNT …         runs mpirun on host 1 with one slot on each host; a script replaces ssh
+#     hosts_agent NAME                  a script replaces ssh for every mpirun from now on; as with ssh, the command gets a new environment
+#     hosts_mpirun NAME COUNT …         runs mpirun on host 1 with one slot on each host
 #     hosts_remove NAME COUNT           removes the hosts
 
 hosts_make() {
@@ -40,17 +41,22 @@ on_host() {
         'echo "host$0" >/proc/sys/kernel/hostname; mount -t tmpfs none /dev/shm; exec "$@"' "$i" "$@"
 }
 
-hosts_mpirun() {
-    local name=$1 count=$2 list agent=$PWD/agent
-    shift 2
-    list=$(seq -s, -f '10.79.0.%g:1' 1 "$count")
+hosts_agent() {
+    local name=$1 agent=$PWD/agent
     { echo '#!/bin/bash'
       declare -f on_host
       # Arguments of ssh: the address of the host, then the command as one line.
-      echo "host=\$1; shift; on_host $name \"\${host##*.}\" bash -c \"\$*\""; } >"$agent"
+      echo "host=\$1; shift; on_host $name \"\${host##*.}\" env -i PATH=\"\$PATH\" bash -c \"\$*\""; } >"$agent"
     chmod +x "$agent"
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_plm_rsh_agent=$agent PRTE_MCA_plm_ssh_agent=$agent # for Open MPI 4.1 and 5
+}
+
+hosts_mpirun() {
+    local name=$1 count=$2 list
+    shift 2
+    list=$(seq -s, -f '10.79.0.%g:1' 1 "$count")
+    hosts_agent "$name"
     on_host "$name" 1 mpirun -n "$count" --host "$list" --bind-to none "$@"
 }
 
