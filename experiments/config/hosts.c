@@ -229,6 +229,7 @@ static status read_slurm(struct hosts *h)
     }
     const int code = names != NULL ? pclose(names) : -1;
     names = NULL;
+    h->are_slurms = true;
     if (code != 0 || h->count == 0)
         FAIL(ERROR_USAGE, "hosts=slurm: `scontrol show hostnames` printed no hosts; is Slurm's "
                           "scontrol on PATH?");

@@ -21,7 +21,8 @@ struct host {
 };
 struct hosts { /* zero-initialise */
     struct host *at;
-    size_t count; /* 0: the key is empty; everything runs on this host */
+    size_t count;    /* 0: the key is empty; everything runs on this host */
+    bool are_slurms; /* they are the nodes of the Slurm allocation */
 };
 
 /* Reads "a:4,b:4" (without a number: 1), a path of a file with one host on each line ("a:4" or

@@ -12,10 +12,12 @@
 #include "worker/data/dataset_shared.h"
 #include "worker/device_placement.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Local rank and size, from which a process chooses its device. They are always set, because inside
@@ -62,14 +64,20 @@ static status start_role(struct launch *l, struct watched *w, const struct mpiru
         argv[n++] = joined[i].at;
     }
     const bool elsewhere = w->host != NULL;
-    const char *environment[7 + COUNT_OF(l->mpirun.environment)] = {
+    /* Processes on other hosts may inherit all of this, and cannot reach the starter's files. */
+    const char *environment[8 + COUNT_OF(l->mpirun.environment)] = {
         elsewhere ? "GRADLAG_MAILBOX=" : l->status_pipe_variable, l->token_variable,
-        elsewhere ? DATASET_SHARED_FILE "=" : l->dataset_variable, rank, size};
+        m != NULL && l->hosts.count > 0 ? DATASET_SHARED_FILE "=" : l->dataset_variable, rank,
+        size};
     size_t e = 5;
     for (size_t i = 0; m != NULL && m->environment[i] != NULL; i++)
         environment[e++] = m->environment[i];
     if (elsewhere && l->worker_key.length > 0)
         environment[e++] = l->worker_key.at;
+    char own[HOST_NAME_BYTES] = "", host[HOST_NAME_BYTES + 32];
+    (void)gethostname(own, sizeof own - 1);
+    snprintf(host, sizeof host, STATUS_PIPE_HOST "=%s", own);
+    environment[e++] = host;
     TRY(child_start(&w->child, argv, environment, l->child_fd));
 done:
     for (size_t i = 0; joined != NULL && i < settings; i++)
@@ -141,19 +149,27 @@ done:
     return result;
 }
 
-/* The environment variables for processes on other hosts: of the user, and the two names. */
-static void list_passed(const char *out[5], const char *first, const char *second)
+/* `hosts`: NULL, or as --host takes them. */
+static struct mpirun_hosts on_hosts(const struct launch *l, unsigned count, const char *hosts,
+                                    const char *folder)
 {
     static const char *const users[] = {"LD_LIBRARY_PATH", "GRADLAG_LOG"};
+    struct mpirun_hosts m = {
+        .count = count,
+        .hosts = hosts,
+        .folder = folder,
+        .in_allocation = l->hosts.are_slurms,
+        .interface = options_text(l->o->settings, "network.interface"),
+        .survive = l->async && strcmp(options_text(l->o->settings, "on_lost"), "continue") == 0};
     size_t n = 0;
     for (size_t i = 0; i < COUNT_OF(users); i++)
         if (getenv(users[i]) != NULL)
-            out[n++] = users[i];
-    if (first != NULL)
-        out[n++] = first;
-    if (second != NULL)
-        out[n++] = second;
-    out[n] = NULL;
+            m.passed[n++] = users[i];
+    if (l->async)
+        m.passed[n++] = "GRADLAG_RUN_TOKEN";
+    if (l->worker_key.length > 0)
+        m.passed[n++] = CURVE_WORKER_VARIABLE;
+    return m;
 }
 
 /* Starts one mpirun for the workers of another host, so that the loss of this host ends no other
@@ -163,19 +179,18 @@ static status start_host(struct launch *l, size_t index, unsigned first, unsigne
     status result = OK;
     struct watched *w = &l->processes[l->workers + l->servers + index];
     const struct host *host = &l->hosts.at[index];
-    const char *interface = options_text(l->o->settings, "network.interface");
-    char list[HOST_NAME_BYTES + 16], address[HOST_ADDRESS_BYTES], number[16];
-    const char *passed[5];
+    char list[HOST_NAME_BYTES + 16], address[HOST_ADDRESS_BYTES], number[16], folder[128];
     struct text endpoints = {0};
     struct settings more = {0};
     struct mpirun m = {.preload_fd = -1};
-    list_passed(passed, "GRADLAG_RUN_TOKEN",
-                l->worker_key.length > 0 ? CURVE_WORKER_VARIABLE : NULL);
     snprintf(list, sizeof list, "%s:%u", host->name, count);
     snprintf(number, sizeof number, "%u", first);
-    mpirun_open_hosts(&m, count, list, interface,
-                      strcmp(options_text(l->o->settings, "on_lost"), "continue") == 0, passed);
-    TRY(hosts_own_address(host, interface, address));
+    snprintf(folder, sizeof folder, "%s/host-%zu", l->folder.path, index);
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
+        FAIL(ERROR_OTHER, "%s cannot be created: %s", folder, strerror(errno));
+    const struct mpirun_hosts wanted = on_hosts(l, count, list, folder);
+    mpirun_open_hosts(&m, &wanted);
+    TRY(hosts_own_address(host, wanted.interface, address));
     TRY(list_endpoints(l, address, &endpoints));
     settings_add(&more, "endpoint", endpoints.at, "run");
     settings_add(&more, "worker.first", number, "run");
@@ -286,11 +301,10 @@ status launch_start_ranks(struct launch *l)
              "mode=async",
              options_text(l->o->settings, "mode"));
     }
-    const char *passed[5];
-    list_passed(passed, NULL, NULL);
     if (l->hosts.count > 0) {
-        mpirun_open_hosts(&l->mpirun, l->workers, l->host_list.at,
-                          options_text(l->o->settings, "network.interface"), false, passed);
+        const struct mpirun_hosts wanted =
+            on_hosts(l, l->workers, l->hosts.are_slurms ? NULL : l->host_list.at, NULL);
+        mpirun_open_hosts(&l->mpirun, &wanted);
     } else {
         TRY(folder_make(&l->shared, access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL));
         TRY(mpirun_open(&l->mpirun, l->workers, l->folder.path, l->shared.path));

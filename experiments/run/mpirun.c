@@ -60,9 +60,6 @@ static void preload_loopback_bind(struct mpirun *m)
 
 static void add_environment(struct mpirun *m, size_t e)
 {
-    /* Open MPI 4.1 and 5: use only this host or those of --host, also inside an allocation. */
-    m->environment[e++] = "OMPI_MCA_ras=^slurm,tm,lsf,gridengine,loadleveler,alps";
-    m->environment[e++] = "PRTE_MCA_ras=^slurm,tm,pbs,lsf,gridengine,flux";
     m->environment[e++] = "OMPI_MCA_orte_abort_print_stack=0";
     /* mpirun and each rank would load hwloc's plugins, one of which tries to reach ten X servers;
      * ranks that are bound to no core need none of them. */
@@ -71,6 +68,19 @@ static void add_environment(struct mpirun *m, size_t e)
     m->environment[e++] = "OMPI_ALLOW_RUN_AS_ROOT=1";
     m->environment[e++] = "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
     REQUIRE(e < COUNT_OF(m->environment));
+}
+
+/* Open MPI 4.1 and 5: use only this host or those of --host, also inside an allocation. Without the
+ * allocation Open MPI 4.1 must not start its daemons through Slurm: its ranks would crash. */
+static size_t ignore_allocations(struct mpirun *m, size_t e)
+{
+    m->environment[e++] = "OMPI_MCA_ras=^slurm,tm,lsf,gridengine,loadleveler,alps";
+    m->environment[e++] = "PRTE_MCA_ras=^slurm,tm,pbs,lsf,gridengine,flux";
+    if (getenv("SLURM_JOB_ID") != NULL) {
+        m->environment[e++] = "OMPI_MCA_plm=^slurm";
+        m->environment[e++] = "PRTE_MCA_plm=^slurm";
+    }
+    return e;
 }
 
 status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const char *shared)
@@ -101,29 +111,38 @@ status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const c
         m->environment[e++] = m->first.at;
     }
     REQUIRE(n < COUNT_OF(m->words));
-    add_environment(m, e);
+    add_environment(m, ignore_allocations(m, e));
 done:
     return result;
 }
 
-void mpirun_open_hosts(struct mpirun *m, unsigned count, const char *hosts, const char *interface,
-                       bool survive, const char *const *passed)
+void mpirun_open_hosts(struct mpirun *m, const struct mpirun_hosts *wanted)
 {
     size_t n = 0, e = 0;
     *m = (struct mpirun){.preload_fd = -1};
-    snprintf(m->count, sizeof m->count, "%u", count);
-    const char *const always[] = {"mpirun", "-n", m->count, "--host", hosts, "--bind-to", "none"};
+    snprintf(m->count, sizeof m->count, "%u", wanted->count);
+    const char *const always[] = {"mpirun", "-n",        m->count, "--map-by",
+                                  "slot",   "--bind-to", "none"};
     for (size_t i = 0; i < COUNT_OF(always); i++)
         m->words[n++] = always[i];
-    if (survive)
-        m->words[n++] = "--enable-recovery";
-    for (size_t i = 0; passed[i] != NULL; i++) {
-        m->words[n++] = "-x";
-        m->words[n++] = passed[i];
+    if (wanted->hosts != NULL) {
+        m->words[n++] = "--host";
+        m->words[n++] = wanted->hosts;
     }
-    if (interface[0] != '\0') {
-        text_add(&m->first, "OMPI_MCA_oob_tcp_if_include=%s", interface);
-        text_add(&m->second, "PRTE_MCA_prte_if_include=%s", interface);
+    if (wanted->folder != NULL) {
+        m->words[n++] = "--mca";
+        m->words[n++] = "orte_local_tmpdir_base";
+        m->words[n++] = wanted->folder;
+    }
+    if (wanted->survive)
+        m->words[n++] = "--enable-recovery";
+    for (size_t i = 0; wanted->passed[i] != NULL; i++) {
+        m->words[n++] = "-x";
+        m->words[n++] = wanted->passed[i];
+    }
+    if (wanted->interface[0] != '\0') {
+        text_add(&m->first, "OMPI_MCA_oob_tcp_if_include=%s", wanted->interface);
+        text_add(&m->second, "PRTE_MCA_prte_if_include=%s", wanted->interface);
         m->environment[e++] = m->first.at;
         m->environment[e++] = m->second.at;
     }
@@ -134,7 +153,7 @@ void mpirun_open_hosts(struct mpirun *m, unsigned count, const char *hosts, cons
         m->environment[e++] = "PRTE_MCA_plm_ssh_args=-o BatchMode=yes -o ConnectTimeout=10";
     }
     REQUIRE(n < COUNT_OF(m->words));
-    add_environment(m, e);
+    add_environment(m, wanted->in_allocation ? e : ignore_allocations(m, e));
 }
 
 void mpirun_close(struct mpirun *m)

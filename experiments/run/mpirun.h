@@ -3,7 +3,7 @@
  * several.
  *
  * With mpirun_open() no port is open to other hosts: mpirun listens on loopback only, and ranks of
- * one host use no network (sync_start). An enclosing Slurm allocation is ignored by both.
+ * one host use no network (sync_start). An enclosing Slurm allocation is ignored.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_MPIRUN_H
 #define GRADLAG_EXPERIMENTS_RUN_MPIRUN_H
@@ -16,7 +16,7 @@ struct mpirun {
     int preload_fd;
     const char
         *words[32]; /* "mpirun", "-n", …, ended by NULL; the caller appends the rank's command */
-    const char *environment[12]; /* additions, "NAME=value", ended by NULL */
+    const char *environment[14]; /* additions, "NAME=value", ended by NULL */
 };
 
 /* `folder` is for Open MPI's files, `shared` for the shared memory of ranks; both are borrowed
@@ -24,12 +24,19 @@ struct mpirun {
  * which would make mpirun hang. */
 status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder,
                    const char *shared) MUST_CHECK;
-/* For `count` processes on `hosts` ("a:4,b:4"); `interface`: the networks that mpirun may use,
- * separated by commas, or empty; `survive`: the end of one process does not end the others.
- * Processes on other hosts have of the environment only what their hosts give them and the
- * variables in `passed` (ends with NULL). Borrows all texts until mpirun_close(). */
-void mpirun_open_hosts(struct mpirun *m, unsigned count, const char *hosts, const char *interface,
-                       bool survive, const char *const *passed);
+struct mpirun_hosts {
+    unsigned count;        /* of processes */
+    const char *hosts;     /* "a:4,b:4"; NULL: all of the Slurm allocation */
+    bool in_allocation;    /* Slurm starts the processes, else ssh */
+    const char *interface; /* networks that mpirun may use, separated by commas; or "" */
+    const char *folder;    /* for Open MPI's files on this host, if several mpirun start at the
+                              same time; NULL: Open MPI's own, which MPI processes need */
+    bool survive;          /* the end of one process does not end the others */
+    const char *passed[5]; /* environment variables for processes on other hosts; ends with NULL.
+                              Others they have from their hosts */
+};
+/* Borrows all texts until mpirun_close(). */
+void mpirun_open_hosts(struct mpirun *m, const struct mpirun_hosts *wanted);
 /* Call after mpirun has ended. Does nothing for a zeroed struct that was never opened. */
 void mpirun_close(struct mpirun *m);
 

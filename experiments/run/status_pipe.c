@@ -22,10 +22,19 @@ const char *role_name(enum role role)
     return names[role];
 }
 
+/* Slurm gives the variables to processes on other hosts, too. */
+static bool is_of_this_host(void)
+{
+    char own[256] = "";
+    const char *host = getenv(STATUS_PIPE_HOST);
+    (void)gethostname(own, sizeof own - 1);
+    return host == NULL || strcmp(host, own) == 0;
+}
+
 bool status_pipe_exists(void)
 {
     const char *path = getenv("GRADLAG_MAILBOX");
-    return path != NULL && path[0] != '\0';
+    return path != NULL && path[0] != '\0' && is_of_this_host();
 }
 
 static int open_for_writing(void)

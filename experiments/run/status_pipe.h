@@ -2,6 +2,9 @@
  * status_pipe.h — messages from the processes of a run to their starter, through a FIFO in its
  * private folder. The environment variable GRADLAG_MAILBOX has its path, also under mpirun.
  *
+ * If a run has several hosts, STATUS_PIPE_HOST names the starter's. A process on another host has
+ * no status pipe.
+ *
  * A message is smaller than PIPE_BUF, so messages of several processes never interleave.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_STATUS_PIPE_H
@@ -11,6 +14,8 @@
 #include "worker/training.h"
 
 #include <signal.h>
+
+#define STATUS_PIPE_HOST "GRADLAG_MAILBOX_HOST"
 
 enum status_kind {
     STATUS_BOUND,    /* of a server: it listens on the endpoint in `text`; of rank 0: all ranks have
