@@ -65,6 +65,8 @@ struct training_hooks {
     status (*checkpoint)(void *context, const struct training_state *now);
     /* True if the process of `worker` has ended, so that it will not join. NULL: not known. */
     bool (*worker_ended)(void *context, unsigned worker);
+    /* `worker` is lost, and training goes on without it. NULL: nobody needs to know. */
+    void (*lost)(void *context, unsigned worker);
     /* Non-zero: stop soon and keep the results so far (STOPPED). A signal handler sets it. */
     const volatile sig_atomic_t *stop;
 };

@@ -137,13 +137,14 @@ done:
 
 /* The row is printed as JSON also if the run failed; then its error comes first. A sweep prints the
  * outcome of its runs itself. */
-static status launch_and_print(const struct launch_options *launch, bool json)
+static status launch_and_print(const struct launch_options *launch, bool json, int64_t *id)
 {
     status result = OK;
     int64_t run_id = 0;
     const bool of_sweep = getenv(QUEUED_TITLE) != NULL;
     const char *results = options_text(launch->settings, "results");
     result = launch_run(launch, &run_id);
+    *id = run_id;
     if (of_sweep && run_id > 0)
         command_error_is_reported();
     if (json && run_id > 0) {
@@ -156,6 +157,55 @@ static status launch_and_print(const struct launch_options *launch, bool json)
     TRY(result);
     if (!json && !of_sweep)
         TRY(run_summary_print(results, run_id, launch->settings, stdout));
+done:
+    return result;
+}
+
+/* After the loss of a process, a synchronous run goes on in its row (launch_restart.c). An
+ * asynchronous one goes on in a new row, so that each row can be replayed. */
+static bool starts_new_run(const options *o, status ended, int64_t run_id, int64_t restarts)
+{
+    return ended == ERROR_PEER && run_id > 0 && strcmp(options_text(o, "mode"), "async") == 0 &&
+           strcmp(options_text(o, "engine"), "real") == 0 &&
+           restarts < options_integer(o, "restarts") && launch_stop_requests() == 0;
+}
+
+/* resume= becomes the last checkpoint of the run; without one the setting stays as it is. */
+static status resume_from(options **o, struct settings *read, int64_t run_id)
+{
+    status result = OK;
+    char number[32], *path = NULL;
+    const char *const settings[] = {number};
+    snprintf(number, sizeof number, "run=%lld", (long long)run_id);
+    TRY(query_value(options_text(*o, "results"),
+                    "SELECT path FROM checkpoint WHERE run_id = :run ORDER BY version DESC LIMIT 1",
+                    settings, 1, &path));
+    if (path != NULL) {
+        TRY(run_checkpoint_check(path, *o, NULL));
+        settings_add(read, "resume", path, "restarts");
+        options_close(o);
+        TRY(config_compose(o, read));
+    }
+done:
+    memory_free(path);
+    return result;
+}
+
+static status launch_with_restarts(options **o, struct settings *read, const char *title,
+                                   bool quiet, bool json)
+{
+    status result = OK;
+    for (int64_t restarts = 0;; restarts++) {
+        int64_t run_id = 0;
+        const struct launch_options launch = {.settings = *o, .title = title, .quiet = quiet};
+        result = launch_and_print(&launch, json, &run_id);
+        if (!starts_new_run(*o, result, run_id, restarts))
+            return result;
+        log_warning("run %lld: %s", (long long)run_id, error_message());
+        TRY(resume_from(o, read, run_id));
+        log_info("restart %lld of %lld, as a new run", (long long)restarts + 1,
+                 (long long)options_integer(*o, "restarts"));
+    }
 done:
     return result;
 }
@@ -186,7 +236,7 @@ static status run_queued(const struct settings *read, const char *number, bool q
                SIG_IGN); /* a background process group writes its progress to the terminal */
     struct launch_options launch = {
         .settings = o, .title = title != NULL ? title : own, .quiet = quiet, .run_id = run_id};
-    result = launch_and_print(&launch, json);
+    result = launch_and_print(&launch, json, &run_id);
 done:
     options_close(&o);
     return result;
@@ -233,7 +283,7 @@ status command_run(int argc, char **argv)
     TRY(precision_choose(o, PRECISION_MEASURE));
     const char *from = options_text(o, "resume");
     if (from[0] != '\0')
-        TRY(run_checkpoint_check(from, o)); /* before any process starts */
+        TRY(run_checkpoint_check(from, o, NULL)); /* before any process starts */
     TRY(run_checkpoint_check_paths(o, 0));
     run_summary_title(o, title);
     if (dry) {
@@ -244,8 +294,7 @@ status command_run(int argc, char **argv)
     }
     TRY(prerequisites_check(o));
     launch_catch_signals();
-    struct launch_options launch = {.settings = o, .title = title, .quiet = quiet};
-    TRY(launch_and_print(&launch, json));
+    TRY(launch_with_restarts(&o, &read, title, quiet, json));
 done:
     options_close(&o);
     settings_free(&read);

@@ -162,6 +162,16 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         *out = (struct ineffective){"network.interface", "hosts", "the hosts of the workers"};
         return true;
     }
+    if (!is_initial(o, "restarts") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
+        *out = (struct ineffective){"restarts", "mode", "sync or async"};
+        return true;
+    }
+    const bool revives = strcmp(options_text(o, "mode"), "async") == 0 &&
+                         strcmp(options_text(o, "on_lost"), "continue") == 0;
+    if (!is_initial(o, "restarts") && is_initial(o, "checkpoint") && !revives) {
+        *out = (struct ineffective){"restarts", "checkpoint", "the path of a .safetensors file"};
+        return true;
+    }
     if (!is_initial(o, "resume") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
         *out = (struct ineffective){
             "resume", "mode",

@@ -146,20 +146,41 @@ static void open_dataset_file(struct launch *l)
              DATASET_SHARED_FILE "=/proc/%ld/fd/%d", (long)getpid(), l->dataset_fd);
 }
 
-/* Reads key hosts. A list without another host is like an empty one. */
-static status read_hosts(struct launch *l)
+void launch_list_hosts(struct launch *l)
+{
+    text_free(&l->host_list);
+    for (size_t i = 0; i < l->hosts.count; i++)
+        text_add(&l->host_list, "%s%s:%u", i > 0 ? "," : "", l->hosts.at[i].name,
+                 l->hosts.at[i].slots);
+}
+
+/* mpirun gives rank 0 to the first host, and rank 0 writes the results file here. */
+static status put_this_host_first(struct launch *l, const char *key)
 {
     status result = OK;
-    const char *key = options_text(l->o->settings, "hosts");
-    bool others = false;
     size_t here = 0;
-    unsigned first = 0;
+    while (here < l->hosts.count && !l->hosts.at[here].is_here)
+        here++;
+    if (here == l->hosts.count)
+        FAIL(ERROR_USAGE,
+             "hosts=%s does not contain this host; rank 0 writes the results file here, so add "
+             "this host, or start the run on one of them",
+             key);
+    const struct host own = l->hosts.at[here];
+    memmove(&l->hosts.at[1], &l->hosts.at[0], here * sizeof own);
+    l->hosts.at[0] = own;
+done:
+    return result;
+}
+
+status launch_read_hosts(struct launch *l, const char *key)
+{
+    status result = OK;
+    bool others = false;
     l->count_here = l->workers;
     TRY(hosts_read(&l->hosts, key));
-    for (size_t i = 0; i < l->hosts.count; i++) {
+    for (size_t i = 0; i < l->hosts.count; i++)
         others = others || !l->hosts.at[i].is_here;
-        here += l->hosts.at[i].is_here ? i + 1 : 0;
-    }
     if (l->hosts.count > 0 && l->workers > hosts_slots(&l->hosts))
         FAIL(ERROR_USAGE,
              "workers=%u, but hosts=%s has room for %u: write the number of workers behind each "
@@ -169,23 +190,13 @@ static status read_hosts(struct launch *l)
         hosts_free(&l->hosts);
         goto done;
     }
-    if (!l->async && here == 0)
-        FAIL(
-            ERROR_USAGE,
-            "hosts=%s does not contain this host; rank 0 writes the results file here, so add this "
-            "host, or start the run on one of them",
-            key);
-    if (!l->async && here > 1) { /* mpirun gives rank 0 to the first host */
-        const struct host own = l->hosts.at[here - 1];
-        memmove(&l->hosts.at[1], &l->hosts.at[0], (here - 1) * sizeof own);
-        l->hosts.at[0] = own;
-        here = 1;
-    }
-    l->count_here = here == 0 ? 0 : hosts_workers_of(&l->hosts, here - 1, l->workers, &first);
-    l->first_here = first;
+    if (!l->async)
+        TRY(put_this_host_first(l, key));
+    l->count_here = l->first_here = 0;
     for (size_t i = 0; i < l->hosts.count; i++)
-        text_add(&l->host_list, "%s%s:%u", i > 0 ? "," : "", l->hosts.at[i].name,
-                 l->hosts.at[i].slots);
+        if (l->hosts.at[i].is_here)
+            l->count_here = hosts_workers_of(&l->hosts, i, l->workers, &l->first_here);
+    launch_list_hosts(l);
 done:
     return result;
 }
@@ -234,7 +245,7 @@ static status check_process_count(const struct launch *l)
     return open_files_allow(processes);
 }
 
-static void drop_argument(struct launch *l, const char *key)
+void launch_drop_argument(struct launch *l, const char *key)
 {
     for (size_t i = 0; i < l->arguments.count; i++)
         if (strcmp(l->arguments.at[i].key, key) == 0)
@@ -259,9 +270,9 @@ static status prepare(struct launch *l)
     open_dataset_file(l);
     TRY(begin_row(l));
     config_arguments(o, &l->arguments);
-    drop_argument(l, "hosts");
+    launch_drop_argument(l, "hosts");
     if (l->async)
-        drop_argument(l, "network.interface"); /* the endpoints have its address */
+        launch_drop_argument(l, "network.interface"); /* the endpoints have its address */
     TRY(prepare_keys(l));
     /* Always pass `workers`: inside a Slurm or MPI job a role would otherwise take the number from
      * the environment, and use shards of another size than the server. */
@@ -389,6 +400,7 @@ static void close_all(struct launch *l)
         explicit_bzero(l->worker_key.at, l->worker_key.length);
     text_free(&l->worker_key);
     text_free(&l->host_list);
+    text_free(&l->all_hosts);
     hosts_free(&l->hosts);
     text_free(&l->line);
     text_free(&l->mpirun_output);
@@ -438,11 +450,16 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
         goto done;
     }
     TRY(reject_mpirun(&l));
-    TRY(read_hosts(&l));
+    text_add(&l.all_hosts, "%s", options_text(o->settings, "hosts"));
+    TRY(launch_read_hosts(&l, l.all_hosts.at));
     TRY(check_process_count(&l));
     TRY(prepare(&l));
     TRY(l.async ? launch_start_server(&l) : launch_start_ranks(&l));
     TRY(launch_watch(&l));
+    while (launch_may_restart(&l)) {
+        TRY(launch_restart(&l));
+        TRY(launch_watch(&l));
+    }
 done:
     progress_clear(&l.progress);
     if (result != OK && l.verdict == OK) {

@@ -1,7 +1,7 @@
 /*
  * launch_internal.h — shared by launch.c (one run, from its row to its end), launch_start.c (starts
- * the processes), launch_watch.c (watches them until all have ended) and launch_virtual.c
- * (engine=virtual, without processes).
+ * the processes), launch_watch.c (watches them until all have ended), launch_restart.c (starts
+ * ranks again) and launch_virtual.c (engine=virtual, without processes).
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_LAUNCH_INTERNAL_H
 #define GRADLAG_EXPERIMENTS_RUN_LAUNCH_INTERNAL_H
@@ -24,9 +24,11 @@ struct watched {
     enum ps_dismissal dismissal; /* of a worker; the server reports the reason itself */
     status code;
     char *message; /* of a failure; owned */
-    /* Of an mpirun that starts the workers of another host: */
+    bool was_lost; /* of a worker's place: its first process is lost */
+    /* Of an mpirun that starts the workers of another host, or one of them again: */
     const struct host *host; /* NULL: no such process */
     unsigned first, count;   /* its workers */
+    uint64_t again_ns;       /* of a worker: when it is started again; 0: never */
     uint64_t failed_ns;      /* when it failed while the server ran; 0: not, or judged */
     bool dismissed;          /* it got SIGTERM */
 };
@@ -66,7 +68,17 @@ struct launch {
     char *message;
     int stderr_fd, child_fd; /* the two ends of the pipe for stderr of the processes */
     struct text line, mpirun_output;
+    uint64_t updates;      /* that the ranks have reported */
+    int64_t restarts;      /* so far (key restarts) */
+    struct text all_hosts; /* key hosts, for the restarts of ranks */
 };
+
+/* Reads key hosts. A list without another host is like an empty one. */
+status launch_read_hosts(struct launch *l, const char *key) MUST_CHECK;
+/* l->host_list ← l->hosts. */
+void launch_list_hosts(struct launch *l);
+/* Removes a setting from those of every process. */
+void launch_drop_argument(struct launch *l, const char *key);
 
 /* Runs in this process; `run_id` is the run's row. */
 status launch_virtual(const struct launch_options *o, int64_t run_id,
@@ -78,6 +90,15 @@ status launch_start_server(struct launch *l) MUST_CHECK;
  * all servers listen. */
 status launch_bound(struct launch *l, unsigned server, const char *endpoint, bool *all) MUST_CHECK;
 status launch_start_ranks(struct launch *l) MUST_CHECK;
+/* The other host that has this worker; NULL: this host. */
+const struct host *launch_host_of(const struct launch *l, unsigned index);
+/* Starts a lost worker again; on another host with an mpirun of its own. */
+status launch_start_again(struct launch *l, unsigned index) MUST_CHECK;
+
+/* launch_restart.c: ranks are started again from the last checkpoint after the loss of one. */
+bool launch_may_restart(const struct launch *l);
+status launch_restart(struct launch *l) MUST_CHECK;
+
 /* Returns when every process has ended; the outcome is in l->verdict and l->message. */
 status launch_watch(struct launch *l) MUST_CHECK;
 void launch_kill_all(struct launch *l);

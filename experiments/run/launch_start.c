@@ -174,18 +174,17 @@ static struct mpirun_hosts on_hosts(const struct launch *l, unsigned count, cons
 
 /* Starts one mpirun for the workers of another host, so that the loss of this host ends no other
  * worker. */
-static status start_host(struct launch *l, size_t index, unsigned first, unsigned count)
+static status start_host(struct launch *l, struct watched *w, const struct host *host,
+                         unsigned first, unsigned count)
 {
     status result = OK;
-    struct watched *w = &l->processes[l->workers + l->servers + index];
-    const struct host *host = &l->hosts.at[index];
     char list[HOST_NAME_BYTES + 16], address[HOST_ADDRESS_BYTES], number[16], folder[128];
     struct text endpoints = {0};
     struct settings more = {0};
     struct mpirun m = {.preload_fd = -1};
     snprintf(list, sizeof list, "%s:%u", host->name, count);
     snprintf(number, sizeof number, "%u", first);
-    snprintf(folder, sizeof folder, "%s/host-%zu", l->folder.path, index);
+    snprintf(folder, sizeof folder, "%s/mpirun-%u", l->folder.path, first);
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
         FAIL(ERROR_OTHER, "%s cannot be created: %s", folder, strerror(errno));
     const struct mpirun_hosts wanted = on_hosts(l, count, list, folder);
@@ -206,6 +205,17 @@ done:
     return result;
 }
 
+const struct host *launch_host_of(const struct launch *l, unsigned index)
+{
+    unsigned first = 0;
+    for (size_t i = 0; i < l->hosts.count; i++) {
+        const unsigned count = hosts_workers_of(&l->hosts, i, l->workers, &first);
+        if (index >= first && index < first + count)
+            return l->hosts.at[i].is_here ? NULL : &l->hosts.at[i];
+    }
+    return NULL;
+}
+
 /* Stops between two workers on request, because starting hundreds takes a while. */
 static status start_workers(struct launch *l)
 {
@@ -214,7 +224,8 @@ static status start_workers(struct launch *l)
     for (size_t i = 0; i < l->hosts.count; i++) {
         const unsigned count = hosts_workers_of(&l->hosts, i, l->workers, &first);
         if (count > 0 && !l->hosts.at[i].is_here)
-            TRY(start_host(l, i, first, count));
+            TRY(start_host(l, &l->processes[l->workers + l->servers + i], &l->hosts.at[i], first,
+                           count));
     }
     for (unsigned i = 0; i < l->count_here; i++) {
         if (l->verdict != OK || launch_stop_requests() > l->stops_seen)
@@ -224,6 +235,17 @@ static status start_workers(struct launch *l)
     }
 done:
     return result;
+}
+
+status launch_start_again(struct launch *l, unsigned index)
+{
+    struct watched *w = &l->processes[1 + index];
+    const struct host *host = launch_host_of(l, index);
+    child_kill(&w->child); /* a former mpirun that still runs */
+    memory_free(w->message);
+    *w = (struct watched){0};
+    return host == NULL ? start_numbered(l, w, ROLE_WORKER, index)
+                        : start_host(l, w, host, index, 1);
 }
 
 /* True if the endpoint of the one server is known before it listens, so that the workers can load

@@ -23,6 +23,7 @@
 enum {
     ENDING_LIMIT_S = 15, /* from a request to stop, or the first failure, to the last exit */
     NOTICE_AFTER_S = 5,
+    PLACE_FREE_S = 1, /* until the place of a lost worker is free */
     HOST_GRACE_S = 2, /* for the server to end the run itself, after the workers of a host failed */
     POLL_MS = 50,
 };
@@ -134,21 +135,37 @@ static bool has_passed(uint64_t since_ns, unsigned seconds)
     return clock_ns() - since_ns > seconds * 1000000000ULL;
 }
 
-static bool has_failed(const struct child *c)
+/* It has ended with an error and is not started again. */
+static bool is_lost(const struct watched *w)
 {
-    return !c->running && (!WIFEXITED(c->wait_status) || WEXITSTATUS(c->wait_status) != 0);
+    const struct child *c = &w->child;
+    return !c->running && w->again_ns == 0 &&
+           (!WIFEXITED(c->wait_status) || WEXITSTATUS(c->wait_status) != 0);
 }
 
 /* True if every worker has ended with an error. A running server notices this itself. */
 static bool all_workers_failed(const struct launch *l)
 {
     for (unsigned i = 0; i < l->count_here; i++)
-        if (!has_failed(&l->processes[1 + l->first_here + i].child))
+        if (!is_lost(&l->processes[1 + l->first_here + i]))
             return false;
-    for (unsigned i = l->workers + l->servers; i < l->places; i++)
-        if (l->processes[i].host != NULL && !has_failed(&l->processes[i].child))
+    for (unsigned i = 1; i < l->places; i++)
+        if (l->processes[i].host != NULL && !is_lost(&l->processes[i]))
             return false;
     return true;
+}
+
+/* With on_lost=continue, a lost worker is started again after a pause (key restarts). */
+static void plan_again(struct launch *l, unsigned index, double pause_s)
+{
+    struct watched *w = &l->processes[1 + index];
+    const uint64_t at_ns = clock_ns() + (uint64_t)(pause_s * 1e9);
+    if (w->again_ns == 0) {
+        if (l->restarts == options_integer(l->o->settings, "restarts"))
+            return;
+        l->restarts++;
+    }
+    w->again_ns = w->again_ns == 0 || at_ns < w->again_ns ? at_ns : w->again_ns;
 }
 
 /* The workers of another host have failed. If the server has ended the run meanwhile, its own error
@@ -177,17 +194,60 @@ static void judge_host(struct launch *l, struct watched *w)
     if (continues && !all_workers_failed(l)) {
         progress_clear(&l->progress);
         log_warning("%s; the run continues without its workers (on_lost=continue)", text.at);
-        for (unsigned i = 0; i < w->count; i++)
+        /* The server loses workers of another host after timeout_s. */
+        for (unsigned i = 0; i < w->count; i++) {
             status_pipe_note_end(&l->pipe, w->first + i);
+            plan_again(l, w->first + i, options_real(l->o->settings, "timeout_s") + 1);
+        }
     } else {
         fail(l, code, text.at);
     }
     text_free(&text);
 }
 
+static void start_lost_workers(struct launch *l)
+{
+    for (unsigned i = 0; i < l->workers && l->async; i++) {
+        struct watched *w = &l->processes[1 + i];
+        if (w->again_ns == 0 || clock_ns() < w->again_ns)
+            continue;
+        w->again_ns = 0;
+        if (l->verdict != OK || l->ending_ns != 0 || !l->processes[0].child.running)
+            continue;
+        progress_clear(&l->progress);
+        log_info("worker %u is started again (restart %lld of %lld)", i, (long long)l->restarts,
+                 (long long)options_integer(l->o->settings, "restarts"));
+        status_pipe_forget_end(&l->pipe, i);
+        if (launch_start_again(l, i) != OK)
+            log_warning("%s", error_message());
+        w->was_lost = true;
+    }
+}
+
+/* The server has freed the place of a worker on another host. An mpirun whose workers are all lost
+ * may hang. */
+static void on_lost(struct launch *l, unsigned index)
+{
+    struct watched *w = &l->processes[1 + index];
+    if (index >= l->workers || launch_host_of(l, index) == NULL)
+        return;
+    plan_again(l, index, PLACE_FREE_S);
+    if (w->was_lost)
+        return;
+    w->was_lost = true;
+    for (unsigned i = l->workers + l->servers; i < l->places; i++) {
+        struct watched *host = &l->processes[i];
+        bool any = host->host == NULL;
+        for (unsigned k = 0; k < host->count; k++)
+            any = any || !l->processes[1 + host->first + k].was_lost;
+        if (!any)
+            child_kill(&host->child);
+    }
+}
+
 static void judge_hosts(struct launch *l)
 {
-    for (unsigned i = l->workers + l->servers; i < l->places; i++)
+    for (unsigned i = 1; i < l->places; i++)
         if (l->processes[i].failed_ns != 0 &&
             (!l->processes[0].child.running || has_passed(l->processes[i].failed_ns, HOST_GRACE_S)))
             judge_host(l, &l->processes[i]);
@@ -235,6 +295,7 @@ static void judge_end(struct launch *l, struct watched *w)
         progress_clear(&l->progress);
         log_warning("%s; the run continues without it (on_lost=continue)", text.at);
         status_pipe_note_end(&l->pipe, w->index);
+        plan_again(l, w->index, PLACE_FREE_S);
     } else if (w->role == ROLE_WORKER && (l->ending_ns != 0 || !l->processes[0].child.running)) {
         log_debug("after the end of the run: %s", text.at);
     } else {
@@ -291,7 +352,11 @@ static status read_messages(struct launch *l)
             break;
         case STATUS_PROGRESS:
             progress_show(&l->progress, &m.progress);
+            l->updates = m.progress.updates;
             l->bound = true;
+            break;
+        case STATUS_LOST:
+            on_lost(l, m.index);
             break;
         case STATUS_ENDED:
             store_end(l, &m);
@@ -312,7 +377,7 @@ static bool store_error(struct launch *l)
     const unsigned long index = strtoul(l->line.at + strlen(before), &end, 10);
     if (strncmp(end, between, strlen(between)) != 0)
         return false;
-    for (unsigned i = l->workers + l->servers; i < l->places; i++) {
+    for (unsigned i = 1; i < l->places; i++) {
         struct watched *w = &l->processes[i];
         if (w->host == NULL || index < w->first || index >= w->first + w->count)
             continue;
@@ -499,6 +564,7 @@ status launch_watch(struct launch *l)
             if (l->processes[i].ended_now)
                 judge_end(l, &l->processes[i]);
         judge_hosts(l);
+        start_lost_workers(l);
         check_signals(l);
         check_limits(l);
         if (l->killed)

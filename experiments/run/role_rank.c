@@ -110,7 +110,8 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     const char *resume = options_text(o, "resume");
     if (p->index == 0 && resume[0] != '\0') {
         TRY(run_checkpoint_open(&from, resume, o, p->worker));
-        TRY(resume_record(p, resume, &from.state));
+        if (!options_flag(o, "restarted"))
+            TRY(resume_record(p, resume, &from.state));
     }
     TRY(communicator_open(c, o, pipeline ? 0 : worker_parameter_count(p->worker),
                           worker_place(p->worker)));

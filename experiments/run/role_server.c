@@ -101,6 +101,13 @@ static bool worker_ended(void *context, unsigned index)
     return status_pipe_worker_ended(index);
 }
 
+static void worker_lost(void *context, unsigned index)
+{
+    (void)context;
+    status_pipe_send(
+        &(struct status_message){.kind = STATUS_LOST, .role = ROLE_WORKER, .index = index});
+}
+
 /* A follower has no recorder and evaluates nothing; it needs the model only for initial parameters.
  */
 static status open_model(struct role_process *p)
@@ -113,6 +120,7 @@ static status open_model(struct role_process *p)
     else
         p->hooks.context = p;
     p->hooks.worker_ended = status_pipe_exists() ? worker_ended : NULL;
+    p->hooks.lost = status_pipe_exists() ? worker_lost : NULL;
     TRY(worker_open(&p->worker, &evaluation));
 done:
     return result;

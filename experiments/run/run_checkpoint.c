@@ -442,10 +442,12 @@ done:
     return result;
 }
 
-status run_checkpoint_check(const char *path, const options *settings)
+status run_checkpoint_check(const char *path, const options *settings, uint64_t *version)
 {
     struct notes notes;
     status result = read_notes(path, settings, &notes);
+    if (result == OK && version != NULL)
+        *version = (uint64_t)notes.numbers[VERSION];
     free_notes(&notes);
     return result;
 }

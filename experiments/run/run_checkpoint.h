@@ -44,7 +44,8 @@ struct run_checkpoint_file {
  * checks the notes. ERROR_DATA: file missing or damaged, another model, or needed optimizer state
  * missing. ERROR_USAGE: it is from a run with other settings (named), so the result could not be
  * the same. */
-status run_checkpoint_check(const char *path, const options *settings) MUST_CHECK;
+status run_checkpoint_check(const char *path, const options *settings,
+                            uint64_t *version /* or NULL */) MUST_CHECK;
 status run_checkpoint_open(struct run_checkpoint_file *out, const char *path,
                            const options *settings, const worker *w) MUST_CHECK;
 void run_checkpoint_close(struct run_checkpoint_file *s);

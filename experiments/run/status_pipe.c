@@ -124,6 +124,13 @@ void status_pipe_open_gate(struct status_pipe *m)
     m->gate = -1;
 }
 
+void status_pipe_forget_end(const struct status_pipe *m, unsigned index)
+{
+    char path[160];
+    end_path(m->path, index, path);
+    unlink(path);
+}
+
 void status_pipe_note_end(const struct status_pipe *m, unsigned index)
 {
     char path[160];

@@ -21,6 +21,7 @@ enum status_kind {
     STATUS_BOUND,    /* of a server: it listens on the endpoint in `text`; of rank 0: all ranks have
                         met */
     STATUS_PROGRESS, /* `progress`; dropped if the reader is slow */
+    STATUS_LOST,     /* of server 0: training goes on without worker `index` */
     STATUS_ENDED,    /* `code` and, unless it is OK, the error message in `text` */
 };
 enum role { ROLE_SERVER, ROLE_WORKER, ROLE_RANK };
@@ -67,5 +68,7 @@ bool status_pipe_receive(struct status_pipe *m, struct status_message *out);
 /* Tells the other processes that the process of this worker has ended: by an empty file beside the
  * FIFO. */
 void status_pipe_note_end(const struct status_pipe *m, unsigned index);
+/* Takes that back, before this worker is started again. */
+void status_pipe_forget_end(const struct status_pipe *m, unsigned index);
 
 #endif

@@ -142,7 +142,7 @@ static status choose_of_checkpoint(options *o)
     struct text reason = {0};
     const char *path = options_text(o, "resume");
     TRY(options_set(o, "precision", "bf16", ORIGIN));
-    const bool is_bf16 = run_checkpoint_check(path, o) == OK;
+    const bool is_bf16 = run_checkpoint_check(path, o, NULL) == OK;
     text_add(&reason, "%s: as in the checkpoint %s", is_bf16 ? "bf16" : "fp32", path);
     TRY(set(o, reason.at));
 done:

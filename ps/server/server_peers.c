@@ -235,6 +235,8 @@ static void go_on_without(struct server *s, unsigned w, status code, bool joined
         return;
     }
     log_warning("%s; training goes on without it (on_lost=continue)", detail);
+    if (s->o->hooks.lost != NULL)
+        s->o->hooks.lost(s->o->hooks.context, w);
     if (in_core)
         training_queue(s, EVENT_LOST, w);
     const bool none_joins = s->begun || peers_in(s, PEER_GONE) == s->o->workers;

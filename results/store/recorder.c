@@ -498,3 +498,14 @@ done:
     database_close(&db);
     return result;
 }
+
+status recorder_roll_back(const char *path, int64_t run_id, uint64_t version, const char *detail)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    TRY(database_open(&db, path));
+    TRY(run_row_roll_back(db, run_id, version, detail));
+done:
+    database_close(&db);
+    return result;
+}

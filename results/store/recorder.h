@@ -103,6 +103,13 @@ void recorder_close(recorder **r);
  * is called with false (kept_connections.h). For processes that start others. */
 void recorder_keep_open(bool keep);
 
+/* For the process that started the others, after they have ended, before it starts them again: the
+ * run continues from a checkpoint at `version`. Deletes later steps, passes, evaluations and
+ * checkpoints, writes event `restarted` with `detail`, and makes the run `running`. ERROR_RESULTS:
+ * the run has finished, or there is none. */
+status recorder_roll_back(const char *path, int64_t run_id, uint64_t version,
+                          const char *detail) MUST_CHECK;
+
 /* For the process that started the others, after they have ended. If the run's row is still queued
  * or running, sets status and error, and computes counts from the committed rows. *changed (may be
  * NULL): whether it did. */

@@ -197,6 +197,59 @@ done:
     return result;
 }
 
+/* Executes a statement that may have :id, :version and :detail. *number (may be NULL): its value,
+ * or how many rows it changed. */
+static status execute_at(sqlite3 *db, const char *sql, int64_t run_id, uint64_t version,
+                         const char *detail, int64_t *number)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    TRY(database_prepare(db, &s, sql));
+    bind_integer(s, ":id", run_id);
+    if (strstr(sql, ":version") != NULL)
+        bind_integer(s, ":version", (int64_t)version);
+    if (strstr(sql, ":detail") != NULL)
+        bind_text(s, ":detail", detail);
+    const int code = sqlite3_step(s);
+    TRY(database_check(db, code, "take a run back to a checkpoint"));
+    if (number != NULL)
+        *number = code == SQLITE_ROW ? sqlite3_column_int64(s, 0) : sqlite3_changes(db);
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+status run_row_roll_back(sqlite3 *db, int64_t run_id, uint64_t version, const char *detail)
+{
+    static const char *const deletions[] = {
+        "DELETE FROM step WHERE run_id = :id AND update_version > :version",
+        "DELETE FROM pass WHERE run_id = :id AND update_version > :version",
+        "DELETE FROM evaluation WHERE run_id = :id AND updates > :version",
+        "DELETE FROM checkpoint WHERE run_id = :id AND version > :version",
+    };
+    status result = OK;
+    int64_t changed = 0;
+    TRY(database_execute(db, "BEGIN IMMEDIATE", "take a run back to a checkpoint"));
+    TRY(execute_at(db,
+                   "UPDATE run SET status = 'running', finished_at = NULL, error = NULL "
+                   "WHERE id = :id AND status IN ('queued', 'running', 'failed')",
+                   run_id, version, NULL, &changed));
+    if (changed == 0)
+        TRY(explain_no_resume(db, run_id));
+    TRY(execute_at(db,
+                   "INSERT INTO event (run_id, at_seconds, severity, code, detail) VALUES (:id, "
+                   "(SELECT max(at_seconds) FROM step WHERE run_id = :id), 'warning', "
+                   "'restarted', :detail)",
+                   run_id, version, detail, NULL));
+    for (size_t i = 0; i < COUNT_OF(deletions); i++)
+        TRY(execute_at(db, deletions[i], run_id, version, NULL, NULL));
+    TRY(run_summaries_delete(db, run_id));
+    TRY(database_execute(db, "COMMIT", "take a run back to a checkpoint"));
+done:
+    database_rollback(db);
+    return result;
+}
+
 /* Computes the columns of run that depend on other rows and columns. Staleness comes from the rows
  * of gradients; if these were not recorded, from `outcome` (may be NULL). */
 static status summarize(sqlite3 *db, int64_t run_id, const struct run_outcome *outcome)

@@ -148,6 +148,42 @@ static void with_on_lost_a_run_continues_without_a_host(void **state)
     process_expect_answer(r, "SELECT status FROM run", "stopped");
 }
 
+static void ranks_of_a_lost_host_go_on_elsewhere_with_the_same_bits(void **state)
+{
+    struct process_rig *r = *state;
+    if (with_hosts(
+            r,
+            "S='mode=sync reduction=ordered dataset=gaussian dataset.size=8 dataset.samples=1000 "
+            "model=softmax samples=6000 batch=10 evaluate_every=0 pace=constant pace.mean_ms=20 "
+            "checkpoint_every=0.1 timeout_s=5 restarts=2'; " ON(
+                1) "hosts=10.79.0.1:1,10.79.0.2:1,10.79.0.3:1 $S "
+                   "checkpoint=a-{version}.safetensors & "
+                   "await_rows step 1; await_rows checkpoint 1; ip netns pids $hosts-2 | xargs "
+                   "kill -9; "
+                   "ip -n $hosts-2 link set eth0 down; wait $! || exit $?; " ON(
+                       1) "hosts=localhost workers=3 $S checkpoint=b.safetensors") != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'finished'", "2");
+    process_expect_answer(r, "SELECT count(*) FROM event WHERE code = 'restarted'", "1");
+    process_expect_answer(r, "SELECT count(DISTINCT parameters_sha256) FROM run", "1");
+}
+
+static void a_host_that_comes_back_gets_its_worker_again(void **state)
+{
+    struct process_rig *r = *state;
+    if (with_hosts(
+            r, ON(1) "hosts=10.79.0.1:1,10.79.0.2:1 mode=async timeout_s=2 on_lost=continue "
+                     "restarts=5 "
+                     "dataset=gaussian dataset.size=8 dataset.samples=1000 model=softmax "
+                     "samples=20000 "
+                     "batch=10 evaluate_every=0 pace=constant pace.mean_ms=10 & await_rows push 1; "
+                     "ip netns pids $hosts-2 | xargs kill -9; wait $!") != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_answer(r, "SELECT status FROM run", "finished");
+    process_expect_answer(
+        r, "SELECT count(*) FROM event WHERE code = 'worker_joined' AND worker = 1", "2");
+}
+
 static void ctrl_c_ends_all_processes_on_all_hosts(void **state)
 {
     struct process_rig *r = *state;
@@ -192,6 +228,8 @@ int main(void)
         PROCESS_TEST(an_error_on_another_host_keeps_its_code_and_names_the_host),
         PROCESS_TEST(a_lost_host_ends_the_run),
         PROCESS_TEST(with_on_lost_a_run_continues_without_a_host),
+        PROCESS_TEST(ranks_of_a_lost_host_go_on_elsewhere_with_the_same_bits),
+        PROCESS_TEST(a_host_that_comes_back_gets_its_worker_again),
         PROCESS_TEST(ctrl_c_ends_all_processes_on_all_hosts),
         PROCESS_TEST(impossible_hosts_are_refused),
     };

@@ -1,0 +1,122 @@
+/* Key restarts: runs that lose a process go on by themselves. */
+#include "base/text.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <string.h>
+
+/* Two seconds and more, with a checkpoint every 5 updates of a worker. */
+#define MODEST                                                                                     \
+    RIG_DATA, "samples=2000", "batch=10", "evaluate_every=0.5", "pace=constant",                   \
+        "pace.mean_ms=20", "checkpoint=at-{version}.safetensors", "checkpoint_every=0.1"
+
+/* Kills one process of the run when it has written a checkpoint. `word`: an argument of that
+ * process alone. */
+static void kill_after_checkpoint(struct process_rig *r, const char *word)
+{
+    pid_t pid;
+    process_await_row(r, "SELECT count(*) > 0 FROM checkpoint");
+    process_await(r, word, &pid, 1);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+}
+
+static void ranks_go_on_from_the_last_checkpoint_with_the_same_bits(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t ranks[2];
+    process_start(
+        r, (const char *const[]){"run", "mode=sync", "workers=2", "restarts=1", MODEST, NULL});
+    process_await_row(r, "SELECT count(*) > 0 FROM checkpoint");
+    process_await(r, "rank", ranks, 2);
+    assert_int_equal(kill(ranks[1], SIGKILL), 0);
+    assert_int_equal(process_wait(r), OK);
+    process_expect_answer(r, "SELECT status, updates, samples_used, error FROM run",
+                          "finished,100,2000,");
+    process_expect_answer(r, "SELECT count(*) FROM event WHERE code = 'restarted'", "1");
+    process_expect_answer(r, "SELECT max(update_version) FROM step", "100");
+    assert_int_equal(RIG_RUN(r, "run", "mode=sync", "workers=2", MODEST,
+                             "checkpoint=other-{version}.safetensors"),
+                     OK);
+    process_expect_answer(r, "SELECT count(DISTINCT parameters_sha256) FROM run", "1");
+}
+
+static void restarts_are_counted(void **state)
+{
+    struct process_rig *r = *state;
+    process_start(
+        r, (const char *const[]){"run", "mode=sync", "workers=2", "restarts=1", MODEST, NULL});
+    for (int i = 0; i < 2; i++) {
+        struct text answer = {0};
+        pid_t ranks[2];
+        text_add(&answer,
+                 "SELECT (SELECT count(*) FROM event WHERE code = 'restarted') = %d AND "
+                 "(SELECT count(*) FROM checkpoint) > %d",
+                 i, 4 * i);
+        process_await_row(r, answer.at);
+        process_await(r, "rank", ranks, 2);
+        assert_int_equal(kill(ranks[0], SIGKILL), 0);
+        text_free(&answer);
+    }
+    assert_int_equal(process_wait(r), ERROR_PEER);
+    process_expect_answer(r, "SELECT status FROM run", "failed");
+}
+
+static void a_lost_worker_comes_back_and_the_run_replays(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t workers[2];
+    process_start(r, (const char *const[]){"run", "mode=async", "workers=2", "restarts=1",
+                                           "on_lost=continue", MODEST, NULL});
+    process_await_row(r, "SELECT count(*) > 0 FROM checkpoint");
+    process_await(r, "worker", workers, 2);
+    assert_int_equal(kill(workers[1], SIGKILL), 0);
+    assert_int_equal(process_wait(r), OK);
+    process_expect_answer(r, "SELECT count(*) FROM event WHERE code = 'worker_joined'", "3");
+    process_expect_answer(r, "SELECT status, samples_used FROM run", "finished,2000");
+    assert_int_equal(RIG_RUN(r, "replay", "1"), OK);
+}
+
+/* Each row can be replayed. */
+static void after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_row(void **state)
+{
+    struct process_rig *r = *state;
+    process_start(
+        r, (const char *const[]){"run", "mode=async", "workers=2", "restarts=1", MODEST, NULL});
+    kill_after_checkpoint(r, "server");
+    assert_int_equal(process_wait(r), OK);
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "failed finished");
+    process_expect_answer(r, "SELECT host ->> '$.resumed.run' FROM run WHERE id = 2", "1");
+    assert_int_equal(RIG_RUN(r, "replay", "2"), OK);
+}
+
+static void restarts_without_a_checkpoint_are_refused(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "restarts=1"), ERROR_USAGE);
+    process_expect_error(r, "checkpoint=");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "restarts=1"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "restarts=1", "on_lost=continue"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "restarts=1", "mode=pipeline", "workers=2",
+                             "checkpoint=a.safetensors"),
+                     ERROR_USAGE);
+}
+
+#define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        PROCESS_TEST(ranks_go_on_from_the_last_checkpoint_with_the_same_bits),
+        PROCESS_TEST(restarts_are_counted),
+        PROCESS_TEST(a_lost_worker_comes_back_and_the_run_replays),
+        PROCESS_TEST(after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_row),
+        PROCESS_TEST(restarts_without_a_checkpoint_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
