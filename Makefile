@@ -330,6 +330,11 @@ server-links: all
 board: all
 	$(Q)PROGRAM=$(PROGRAM) scripts/write-board $(RESULTS)
 
+## map: write the map of `gradlag advise`, experiments/questions/crossover.csv, from RESULTS=FILE; the next make builds it in
+.PHONY: map
+map: all
+	$(Q)PROGRAM=$(PROGRAM) scripts/write-map $(RESULTS)
+
 # One libFuzzer program for each tests/fuzz/fuzz_NAME.c (clang).
 FUZZERS := $(patsubst tests/fuzz/%.c,$(DIR)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(DIR)/tests/fuzz/fuzz_%: $(DIR)/tests/fuzz/fuzz_%.o $(DIR)/tests/fuzz/fuzz.o $(LIBRARY)

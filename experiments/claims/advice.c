@@ -5,6 +5,7 @@
 #include "experiments/print_columns.h"
 #include "results/query/query.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,18 +63,23 @@ static void read_cell(struct advice *a, char *const *names, char *const *fields,
                               .sync_arm = field_of(names, fields, count, "sync_arm"),
                               .async_arm = field_of(names, fields, count, "async_arm"),
                               .seeds = field_of(names, fields, count, "n"),
+                              .is_loss =
+                                  strcmp(field_of(names, fields, count, "metric"), "loss") == 0,
                               .kept = true};
     for (size_t i = 0; i < ADVICE_AXES; i++)
         c->at[i] = number_of(names, fields, count, axes[i].column);
 }
 
-static void read_cells(struct advice *a)
+/* `experiment`: NULL, all. */
+static void read_cells(struct advice *a, const char *experiment)
 {
     char *names[COLUMNS], *fields[COLUMNS], *rest = NULL;
     char *line = strtok_r(a->csv, "\r\n", &rest);
     const size_t count = line != NULL ? split(line, names) : 0;
     while ((line = strtok_r(NULL, "\r\n", &rest)) != NULL)
-        if (split(line, fields) == count)
+        if (split(line, fields) == count &&
+            (experiment == NULL ||
+             strcmp(field_of(names, fields, count, "experiment"), experiment) == 0))
             read_cell(a, names, fields, count);
 }
 
@@ -97,27 +103,86 @@ static status query_map(struct advice *a, const char *experiment)
     return result;
 }
 
+/* NULL: this program was built without experiments/questions/crossover.csv. */
 static const char *published_map(void)
 {
     const struct embedded_file *f = embedded_files;
     while (f->path != NULL && strcmp(f->path, "experiments/questions/crossover.csv") != 0)
         f++;
-    return f->path != NULL ? f->text : "";
+    return f->text;
+}
+
+static status read_file(const char *path, char **out)
+{
+    status result = OK;
+    size_t length = 0, got;
+    char part[4096];
+    FILE *memory = NULL, *file = fopen(path, "rb");
+    if (file == NULL)
+        FAIL(ERROR_RESULTS, "cannot read the map %s: %s", path, strerror(errno));
+    memory = open_memstream(out, &length);
+    REQUIRE(memory != NULL);
+    while ((got = fread(part, 1, sizeof part, file)) > 0)
+        fwrite(part, 1, got, memory);
+done:
+    if (memory != NULL)
+        REQUIRE(fclose(memory) == 0);
+    if (file != NULL)
+        fclose(file);
+    return result;
+}
+
+static bool is_csv(const char *path)
+{
+    const char *end = strrchr(path, '.');
+    return end != NULL && strcmp(end, ".csv") == 0;
+}
+
+/* Fills out->csv. */
+static status read_text(struct advice *out, const char *experiment)
+{
+    status result = OK;
+    if (out->source == NULL) {
+        const char *text = published_map();
+        if (text == NULL)
+            FAIL(ERROR_USAGE,
+                 "advise: no map is built into this program. Name one with results=FILE; `gradlag "
+                 "reproduce crossover --quick results=FILE` makes a small one in a few minutes");
+        out->csv = text_copy(text);
+    } else if (is_csv(out->source)) {
+        TRY(read_file(out->source, &out->csv));
+    } else {
+        TRY(query_map(out, experiment));
+    }
+done:
+    return result;
+}
+
+void advice_choose(struct advice *a, const char *model)
+{
+    const struct advice_cell *chosen = &a->cells[0];
+    size_t count = 0;
+    for (size_t i = a->count; i-- > 0 && model != NULL;)
+        if (strcmp(a->cells[i].model, model) == 0)
+            chosen = &a->cells[i];
+    const char *experiment = chosen->experiment, *of = chosen->model;
+    for (size_t i = 0; i < a->count; i++)
+        if (strcmp(a->cells[i].experiment, experiment) == 0 && strcmp(a->cells[i].model, of) == 0)
+            a->cells[count++] = a->cells[i];
+    a->count = count;
 }
 
 status advice_open(struct advice *out, const char *results, const char *experiment)
 {
     status result = OK;
     *out = (struct advice){.source = results};
-    if (results == NULL)
-        out->csv = text_copy(published_map());
-    else
-        TRY(query_map(out, experiment));
-    read_cells(out);
+    TRY(read_text(out, experiment));
+    read_cells(out, experiment);
     if (out->count == 0) {
         char why[256];
-        FAIL(ERROR_USAGE, "%s has no map: %s. Make one with `gradlag reproduce crossover`",
-             results != NULL ? results : "the program", query_no_rows_reason("crossover", why));
+        FAIL(ERROR_USAGE, "%s has no map%s%s: %s. Make one with `gradlag reproduce crossover`",
+             results != NULL ? results : "the program", experiment != NULL ? " of experiment " : "",
+             experiment != NULL ? experiment : "", query_no_rows_reason("crossover", why));
     }
 done:
     if (result != OK)
@@ -274,10 +339,11 @@ static void network_text(const struct advice_cell *c, char out[64])
 
 static void margin_text(const struct advice_cell *c, char out[64])
 {
+    const double unit = c->is_loss ? 1 : 100;
     if (isnan(c->interval))
-        snprintf(out, 64, "%.2f (%s)", 100 * c->margin, c->seeds);
+        snprintf(out, 64, "%.2f (%s)", unit * c->margin, c->seeds);
     else
-        snprintf(out, 64, "%.2f ± %.2f (%s)", 100 * c->margin, 100 * c->interval, c->seeds);
+        snprintf(out, 64, "%.2f ± %.2f (%s)", unit * c->margin, unit * c->interval, c->seeds);
 }
 
 static void print_cell_line(const struct advice_cell *c, FILE *to)
@@ -313,13 +379,16 @@ static void print_sum(const struct advice *a, FILE *to)
 
 void advice_print(const struct advice *a, FILE *to)
 {
-    static const struct {
+    const struct advice_cell *first = &a->cells[0];
+    const struct {
         const char *title;
         int width;
-    } titles[] = {{"workers", WORKERS_WIDTH},       {"nodes", NODES_WIDTH},
-                  {"network", NETWORK_WIDTH},       {"ahead", SIDE_WIDTH},
-                  {"points (seeds)", MARGIN_WIDTH}, {"sync arm", ARM_WIDTH}};
-    const struct advice_cell *first = &a->cells[0];
+    } titles[] = {{"workers", WORKERS_WIDTH},
+                  {"nodes", NODES_WIDTH},
+                  {"network", NETWORK_WIDTH},
+                  {"ahead", SIDE_WIDTH},
+                  {first->is_loss ? "loss (seeds)" : "points (seeds)", MARGIN_WIDTH},
+                  {"sync arm", ARM_WIDTH}};
     fprintf(to, "Ahead: %s on %s, steps of %g ms, experiment %s; from %s\n\n", first->model,
             first->dataset, first->mean_ms, first->experiment,
             a->source != NULL ? a->source : "the published map");

@@ -29,23 +29,29 @@ enum advice_axis {
 };
 struct advice_cell {
     double at[ADVICE_AXES], mean_ms;
-    double margin, interval; /* fractions of 1; interval NaN for one seed */
+    double margin, interval; /* fractions of 1, or losses; interval NaN for one seed */
     const char *experiment, *model, *dataset, *ahead, *commit; /* point into advice.csv */
     const char *sync_arm, *async_arm, *seeds;
+    bool is_loss; /* the metric */
     bool kept;
 };
 struct advice {                /* zero-initialise; close with advice_close() */
     char *csv;                 /* owned, by free() */
     struct advice_cell *cells; /* [count] */
     size_t count;
-    const char *source;  /* the results file; NULL: the published map */
+    const char *source;  /* the file; NULL: the published map */
     struct text unknown; /* lines: what the map does not know */
 };
 
-/* Reads the published map (experiments/questions/crossover.csv), or that of a results file.
- * `experiment`: NULL, all. ERROR_USAGE: there is no cell. ERROR_RESULTS: the file. */
+/* Reads the published map, or that of the file `results`: a results file, or a map in CSV if its
+ * name ends in ".csv". `experiment`: NULL, all. ERROR_USAGE: there is no cell. ERROR_RESULTS: the
+ * file. The published map is experiments/questions/crossover.csv, which `make map` writes; the
+ * program may be built without it (ERROR_USAGE). */
 status advice_open(struct advice *out, const char *results, const char *experiment) MUST_CHECK;
 void advice_close(struct advice *a);
+/* Keeps the cells of one experiment and model: this model (NULL: any) if the map has it, else the
+ * map's first one. */
+void advice_choose(struct advice *a, const char *model);
 /* Numbers of parameters of the user's model and of the map's; 1 and 1 if they are the same model.
  */
 struct advice_sizes {

@@ -58,6 +58,9 @@ static const struct run_query run_queries[] = {
     {"staleness_above", true, false, NAN,
      "SELECT total(pushes) FILTER (WHERE staleness > :at) / sum(pushes) FROM staleness_histogram "
      "WHERE run_id = :run"},
+    {"torn_reads", false, false, NAN,
+     "SELECT 1.0 * (detail ->> 'torn') / (detail ->> 'gradients') FROM event "
+     "WHERE run_id = :run AND code = 'torn_reads'"},
     {"sent_bytes", false, false, NAN, "SELECT sent_bytes FROM run WHERE id = :run"},
     {"exchange_share", false, false, NAN,
      "SELECT sum(steps * exchange_us) / sum(steps * step_us) FROM where_time_goes "

@@ -14,9 +14,10 @@ const char command_advise_help[] =
     "network.gbps and network.latency_ms. A value between two of the map shows both; a key that\n"
     "you leave out shows all its values. model and pace.mean_ms scale the network: what counts is\n"
     "the time of a message relative to a step.\n\n"
-    "  results=FILE  the map of a results file (`gradlag query crossover`) instead of the\n"
-    "                published one; experiment=NAME: only of this experiment\n\n"
-    "  gradlag advise workers=32 network.gbps=10 pace.slow_workers=1\n"
+    "  results=FILE  the map of a results file instead of the published one, or a map that\n"
+    "                `gradlag query crossover --csv` wrote, FILE.csv;\n"
+    "                experiment=NAME: only of this experiment\n\n"
+    "  gradlag advise workers=32 network.gbps=10 pace.slow_workers=1 model=lenet\n"
     "  gradlag advise workers=16 network.gbps=10 model=resnet8 pace.mean_ms=40\n";
 
 /* Removes results=FILE; NULL: it is not there. */
@@ -96,6 +97,7 @@ status command_advise(int argc, char **argv)
     TRY(settings_read_arguments(&s, argc, argv));
     TRY(config_compose_unchecked(&o, &s));
     TRY(advice_open(&a, results, experiment));
+    advice_choose(&a, settings_find(&s, "model"));
     TRY(compare_sizes(&a, &s, &sizes));
     advice_ask(&a, &s, &sizes);
     advice_print(&a, stdout);

@@ -59,8 +59,8 @@ static void close_experiments(struct experiments *e)
     free(e->at);
 }
 
-/* A rule from a paper should have an experiment that shows what it does. Files need not name the
- * default of a key. */
+/* Each rule should have an experiment that shows what it does. Files need not name the default of a
+ * key. */
 static void print_experiments_with(const struct experiments *all, const char *key,
                                    const char *value)
 {
@@ -84,10 +84,9 @@ static void print_registry(const struct registry *r, const struct experiments *a
     for (size_t i = 0; i < r->count; i++) {
         const struct about *about = r->entries[i];
         printf("%-14s %s\n", about->name, about->description);
-        if (about->source != NULL) {
+        if (about->source != NULL)
             printf("               source: %s\n", about->source);
-            print_experiments_with(all, r->kind, about->name);
-        }
+        print_experiments_with(all, r->kind, about->name);
         for (const struct option *o = about->options; o != NULL && o->key != NULL; o++)
             command_print_option(o, 15);
     }

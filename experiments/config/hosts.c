@@ -70,7 +70,7 @@ static status add_host(struct hosts *h, const char *name, size_t length, unsigne
                        const char *origin)
 {
     status result = OK;
-    struct host *more = NULL;
+    struct run_host *more = NULL;
     if (length == 0 || length >= HOST_NAME_BYTES)
         FAIL(ERROR_USAGE, "%s: a host has no name, or one longer than %d bytes", origin,
              HOST_NAME_BYTES - 1);
@@ -284,7 +284,8 @@ unsigned hosts_workers_of(const struct hosts *h, size_t index, unsigned workers,
     return left < h->at[index].slots ? left : h->at[index].slots;
 }
 
-status hosts_own_address(const struct host *host, const char *chosen, char out[HOST_ADDRESS_BYTES])
+status hosts_own_address(const struct run_host *host, const char *chosen,
+                         char out[HOST_ADDRESS_BYTES])
 {
     status result = OK;
     struct sockaddr_in to, own;

@@ -14,13 +14,13 @@
 
 enum { HOST_NAME_BYTES = 256, HOST_ADDRESS_BYTES = 64 };
 
-struct host {
+struct run_host {
     char name[HOST_NAME_BYTES]; /* a name or IPv4 address, as mpirun takes it */
     unsigned slots;             /* workers or ranks that it may have, at least 1 */
     bool is_here;               /* it is this host */
 };
 struct hosts { /* zero-initialise */
-    struct host *at;
+    struct run_host *at;
     size_t count;    /* 0: the key is empty; everything runs on this host */
     bool are_slurms; /* they are the nodes of the Slurm allocation */
 };
@@ -41,7 +41,7 @@ bool hosts_in_allocation(void);
 /* The address of this host that `host` reaches: of network.interface (`chosen`) if that is not
  * empty, else the one from which packets to `host` are sent. ERROR_USAGE: the name is unknown, or
  * there is no such interface. */
-status hosts_own_address(const struct host *host, const char *chosen,
+status hosts_own_address(const struct run_host *host, const char *chosen,
                          char out[HOST_ADDRESS_BYTES]) MUST_CHECK;
 
 #endif

@@ -166,7 +166,7 @@ static status put_this_host_first(struct launch *l, const char *key)
              "hosts=%s does not contain this host; rank 0 writes the results file here, so add "
              "this host, or start the run on one of them",
              key);
-    const struct host own = l->hosts.at[here];
+    const struct run_host own = l->hosts.at[here];
     memmove(&l->hosts.at[1], &l->hosts.at[0], here * sizeof own);
     l->hosts.at[0] = own;
 done:

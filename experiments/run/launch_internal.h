@@ -26,11 +26,11 @@ struct watched {
     char *message; /* of a failure; owned */
     bool was_lost; /* of a worker's place: its first process is lost */
     /* Of an mpirun that starts the workers of another host, or one of them again: */
-    const struct host *host; /* NULL: no such process */
-    unsigned first, count;   /* its workers */
-    uint64_t again_ns;       /* of a worker: when it is started again; 0: never */
-    uint64_t failed_ns;      /* when it failed while the server ran; 0: not, or judged */
-    bool dismissed;          /* it got SIGTERM */
+    const struct run_host *host; /* NULL: no such process */
+    unsigned first, count;       /* its workers */
+    uint64_t again_ns;           /* of a worker: when it is started again; 0: never */
+    uint64_t failed_ns;          /* when it failed while the server ran; 0: not, or judged */
+    bool dismissed;              /* it got SIGTERM */
 };
 
 struct launch {
@@ -91,7 +91,7 @@ status launch_start_server(struct launch *l) MUST_CHECK;
 status launch_bound(struct launch *l, unsigned server, const char *endpoint, bool *all) MUST_CHECK;
 status launch_start_ranks(struct launch *l) MUST_CHECK;
 /* The other host that has this worker; NULL: this host. */
-const struct host *launch_host_of(const struct launch *l, unsigned index);
+const struct run_host *launch_host_of(const struct launch *l, unsigned index);
 /* Starts a lost worker again; on another host with an mpirun of its own. */
 status launch_start_again(struct launch *l, unsigned index) MUST_CHECK;
 

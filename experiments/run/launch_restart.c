@@ -31,7 +31,7 @@ bool launch_may_restart(const struct launch *l)
  */
 
 /* Starts a program on this host. A host that is off does not answer. */
-static bool answers(const struct launch *l, const struct host *host)
+static bool answers(const struct launch *l, const struct run_host *host)
 {
     enum { LIMIT_S = 20 };
     char list[HOST_NAME_BYTES + 16];

@@ -174,7 +174,7 @@ static struct mpirun_hosts on_hosts(const struct launch *l, unsigned count, cons
 
 /* Starts one mpirun for the workers of another host, so that the loss of this host ends no other
  * worker. */
-static status start_host(struct launch *l, struct watched *w, const struct host *host,
+static status start_host(struct launch *l, struct watched *w, const struct run_host *host,
                          unsigned first, unsigned count)
 {
     status result = OK;
@@ -205,7 +205,7 @@ done:
     return result;
 }
 
-const struct host *launch_host_of(const struct launch *l, unsigned index)
+const struct run_host *launch_host_of(const struct launch *l, unsigned index)
 {
     unsigned first = 0;
     for (size_t i = 0; i < l->hosts.count; i++) {
@@ -240,7 +240,7 @@ done:
 status launch_start_again(struct launch *l, unsigned index)
 {
     struct watched *w = &l->processes[1 + index];
-    const struct host *host = launch_host_of(l, index);
+    const struct run_host *host = launch_host_of(l, index);
     child_kill(&w->child); /* a former mpirun that still runs */
     memory_free(w->message);
     *w = (struct watched){0};

@@ -20,6 +20,13 @@ static const char *const insert_sql[] = {
      "  avg(scale) FILTER (WHERE outcome IN ('applied', 'aggregated'))"
      " FROM push WHERE run_id = ?1 GROUP BY staleness"),
     "INSERT INTO run_worker_time SELECT * FROM where_time_goes WHERE run_id = ?1",
+    /* An event, because files of earlier development versions have no table for it. */
+    ("INSERT INTO event (run_id, severity, code, detail)"
+     " SELECT ?1, 'info', 'torn_reads', json_object('gradients', count(*), 'torn', sum(torn))"
+     " FROM (SELECT max(read_version) > min(read_version) AS torn FROM push"
+     "  WHERE run_id = ?1 AND (SELECT config ->> '$.read' FROM run WHERE id = ?1) = 'torn'"
+     "  GROUP BY worker, batch)"
+     " HAVING count(*) > 0"),
     "UPDATE run SET summarized = 1 WHERE id = ?1",
 };
 
@@ -27,6 +34,7 @@ static const char *const delete_sql[] = {
     "UPDATE run SET summarized = NULL WHERE id = ?1",
     "DELETE FROM run_staleness WHERE run_id = ?1",
     "DELETE FROM run_worker_time WHERE run_id = ?1",
+    "DELETE FROM event WHERE run_id = ?1 AND code = 'torn_reads'",
 };
 
 status run_summaries_delete(sqlite3 *db, int64_t run_id)

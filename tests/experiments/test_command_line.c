@@ -168,7 +168,8 @@ static void lists_of_rules_name_their_experiments(void **state)
     static const char *const rules[][3] = {
         {"consistency", "bsp", "stragglers"},
         {"damping", "hinge", "damping-and-corrections"},
-        {"outers", "heloco", "local-steps-lm"}, /* in the settings of an arm */
+        {"damping", "cutoff", "damping-and-corrections"}, /* without a source */
+        {"outers", "heloco", "local-steps-lm"},           /* in the settings of an arm */
         {"optimizers", "muon", "delay-and-optimizer"},
     };
     char script[300];
@@ -179,6 +180,8 @@ static void lists_of_rules_name_their_experiments(void **state)
         snprintf(script, sizeof script, of, rules[i][0], rules[i][1], "no experiment");
         assert_int_not_equal(process_shell(r, script), OK);
     }
+    snprintf(script, sizeof script, of, "devices", "cuda", "no experiment");
+    assert_int_equal(process_shell(r, script), OK);
 }
 
 static void an_unknown_log_level_is_an_error(void **state)

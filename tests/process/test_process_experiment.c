@@ -291,6 +291,50 @@ static void expect_advice(struct process_rig *r)
     assert_int_equal(RIG_RUN(r, "advise", "results=none.db", "workers=2"), ERROR_RESULTS);
 }
 
+/* A map in CSV: its cells of the wanted model count, those of another experiment do not. */
+static void expect_advice_from_csv(struct process_rig *r)
+{
+    static const char small[] =
+        "experiment,model,dataset,workers,worker_cv,slow_workers,slow_factor,mean_ms,gbps,"
+        "latency_ms,ahead,margin,interval,n,metric,sync_arm,sync_score,async_arm,async_score,"
+        "commit\n"
+        "a,gpt,text,32,0,1,5,40,10,0.05,synchronous,0.25,0.125,3,loss,sync,2.25,async,2.5,abc\n"
+        "b,lenet,fashion-mnist,32,0,1,5,10,10,0.05,asynchronous,0.25,0.125,3,accuracy,local,0.5,"
+        "ssp,0.75,abc\n"
+        "b,lenet,fashion-mnist,32,0,0,1,10,10,0.05,undecided,0.0625,0.125,3,accuracy,sync,0.75,"
+        "async,0.75,abc\n";
+    process_write(r, "small.csv", small);
+    assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "workers=32", "network.gbps=10",
+                             "pace.slow_workers=1", "model=lenet"),
+                     OK);
+    process_expect_line(r, "asynchronous", "25.00 ± 12.50 (3)");
+    process_expect_line(r, "asynchronous", "ssp");
+    process_expect_line(r, "Of 1 cell: ", "asynchronous 1");
+    assert_null(strstr(process_output(r), "Not in the map"));
+    assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "workers=32"), OK);
+    process_expect_line(r, "synchronous", "0.25 ± 0.12 (3)"); /* loss */
+    assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=b"), OK);
+    process_expect_line(r, "Of 2 cells: ", "undecided 1");
+    assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=c"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "advise", "results=none.csv"), ERROR_RESULTS);
+    /* What the query writes is a map. */
+    assert_int_equal(
+        process_shell(r, "gradlag query crossover --csv >own.csv && gradlag advise results=own.csv "
+                         "workers=3 pace.slow_workers=1"),
+        OK);
+    process_expect_line(r, "4 ", "1 slow, factor 5");
+}
+
+/* The program may be built without a map. */
+static void expect_the_published_map_or_its_absence(struct process_rig *r)
+{
+    if (RIG_RUN(r, "advise", "workers=32", "network.gbps=10", "pace.slow_workers=1",
+                "model=lenet") == OK)
+        process_expect_line(r, "Ahead: lenet", "published map");
+    else
+        process_expect_error(r, "no map is built into this program");
+}
+
 /* One column is undecided. Its two best arms get 13 more seeds, the other columns none. */
 static void undecided_columns_of_a_map_get_further_seeds(void **state)
 {
@@ -318,6 +362,8 @@ static void undecided_columns_of_a_map_get_further_seeds(void **state)
     }
     expect_the_query_to_agree(r);
     expect_advice(r);
+    expect_advice_from_csv(r);
+    expect_the_published_map_or_its_absence(r);
     memcpy(strstr(text, "seeds: 16}"), "seeds: 3} ", strlen("seeds: 3} "));
     process_write(r, "further.yaml", text);
     assert_int_equal(RIG_RUN(r, "reproduce", "further.yaml", "--dry-run"), ERROR_USAGE);

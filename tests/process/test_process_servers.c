@@ -150,6 +150,14 @@ static void torn_reads_replay_bit_for_bit(void **state)
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
         expect_run(r, RIG_RUN(r, "run", REAL, "servers=3", "read=torn", rules[i][0], rules[i][1]));
         torn += torn_reads(r);
+        /* The claim of an experiment reads the event, also if the gradients are not published. */
+        assert_int_equal(
+            answer(r, "SELECT detail ->> 'torn' FROM event WHERE " LAST " AND code = 'torn_reads'"),
+            torn_reads(r));
+        assert_int_equal(answer(r, "SELECT detail ->> 'gradients' FROM event WHERE " LAST
+                                   " AND code = 'torn_reads'"),
+                         answer(r, "SELECT count(*) FROM (SELECT 1 FROM push WHERE " LAST
+                                   " GROUP BY worker, batch)"));
         if (i == 1)
             assert_int_equal(torn_reads(r), 0);
         process_expect_replayed(r);

@@ -1,14 +1,17 @@
--- The better of synchronous and asynchronous training on each cluster: margin of accuracy and its 95 % interval
+-- The better of synchronous and asynchronous training on each cluster: margin of accuracy or loss and its 95 % interval
 -- :experiment = all  only the runs of one experiment
 -- :workers = all  only runs with this many workers
 -- A cluster is all runs of one experiment with equal workers, pace, network, model, data and length of training. Synchronous: mode=sync, and
--- consistency bsp and backup. Each side is represented by the configuration with the best validation accuracy, over the seeds up to the
+-- consistency bsp and backup. metric is accuracy, on the test split; on a cluster without any, loss, on the test split or else on the
+-- validation split. Each side is represented by the configuration with the best validation accuracy or loss, over the seeds up to the
 -- last one that all configurations have. margin: mean difference on the same seeds (n), interval: half its width;
 -- ahead: undecided if 0 is in the interval; slow_workers are slow_factor times slower. Square roots are computed by Newton's method, as
 -- in the view accuracy_by_workers.
 -- No rows: no cluster has finished runs of both sides with the same seeds
-WITH cluster AS (
-    SELECT id, experiment, model, dataset, workers, seed, arm, status, final_accuracy AS accuracy, validation_accuracy AS validation,
+WITH measured_run AS (
+    SELECT id, experiment, model, dataset, workers, seed, arm, status, final_accuracy AS accuracy, validation_accuracy,
+           final_loss AS loss, (SELECT e.validation_loss FROM evaluation AS e WHERE e.run_id = run.id
+                                ORDER BY updates DESC LIMIT 1) AS validation_loss,
            CASE WHEN mode = 'sync' OR consistency IN ('bsp', 'backup') THEN 'synchronous' ELSE 'asynchronous' END AS side,
            json_remove(coalesce(settings, config), '$.seed', '$."pace.run"') AS settings, config, host,
            (SELECT json_group_object(key, value) FROM (
@@ -19,6 +22,13 @@ WITH cluster AS (
     FROM run
     WHERE mode IN ('sync', 'async') AND status IN ('finished', 'diverged') AND experiment NOT LIKE '%/tuning'
       AND (:experiment = 'all' OR experiment = :experiment) AND (:workers = 'all' OR workers = :workers)),
+compared_run AS (
+    SELECT *, iif(max(accuracy) OVER (PARTITION BY experiment, model, workers, cluster) IS NULL, 'loss', 'accuracy') AS metric
+    FROM measured_run),
+cluster AS ( -- choice and score: more is better
+    SELECT *, iif(metric = 'loss', -coalesce(validation_loss, loss), coalesce(validation_accuracy, accuracy)) AS choice,
+           iif(metric = 'loss', -coalesce(loss, validation_loss), accuracy) AS score
+    FROM compared_run),
 configuration AS (
     SELECT experiment, model, workers, cluster, arm, settings, max(seed) AS last_seed FROM cluster
     GROUP BY experiment, model, workers, cluster, arm, settings),
@@ -27,14 +37,14 @@ common AS (
     GROUP BY experiment, model, workers, cluster),
 ranked AS (
     SELECT c.experiment, c.model, c.dataset, c.workers, c.cluster, c.side, c.arm, c.settings, min(c.config) AS config,
-           max(c.host ->> '$.commit') AS "commit",
+           max(c.host ->> '$.commit') AS "commit", max(c.metric) AS metric,
            row_number() OVER (PARTITION BY c.experiment, c.model, c.workers, c.cluster, c.side
-                              ORDER BY avg(coalesce(c.validation, c.accuracy)) DESC, c.arm) AS place
+                              ORDER BY avg(c.choice) DESC, c.arm) AS place
     FROM cluster AS c JOIN common USING (experiment, model, workers, cluster)
     WHERE c.seed <= common.last_seed AND c.status = 'finished'
     GROUP BY c.experiment, c.model, c.workers, c.cluster, c.side, c.arm, c.settings),
 pair AS (
-    SELECT s.*, s.arm AS sync_arm, a.arm AS async_arm, x.accuracy AS x, y.accuracy AS y, y.accuracy - x.accuracy AS d
+    SELECT s.*, s.arm AS sync_arm, a.arm AS async_arm, x.score AS x, y.score AS y, y.score - x.score AS d
     FROM ranked AS s
     JOIN ranked AS a USING (experiment, model, workers, cluster)
     JOIN cluster AS x ON x.cluster = s.cluster AND x.experiment IS s.experiment AND x.workers = s.workers AND x.model = s.model
@@ -42,10 +52,11 @@ pair AS (
     JOIN cluster AS y ON y.cluster = a.cluster AND y.experiment IS a.experiment AND y.workers = a.workers AND y.model = a.model
                      AND y.arm IS a.arm AND y.settings = a.settings AND y.seed = x.seed
     WHERE s.place = 1 AND a.place = 1 AND s.side = 'synchronous' AND a.side = 'asynchronous'
-      AND x.accuracy IS NOT NULL AND y.accuracy IS NOT NULL),
+      AND x.score IS NOT NULL AND y.score IS NOT NULL),
 compared AS (
-    SELECT experiment, model, dataset, workers, config, "commit", sync_arm, async_arm, count(*) AS n, avg(x) AS sync_accuracy,
-           avg(y) AS async_accuracy, avg(d) AS difference,
+    SELECT experiment, model, dataset, workers, config, "commit", metric, sync_arm, async_arm, count(*) AS n,
+           iif(metric = 'loss', -1, 1) * avg(x) AS sync_score, iif(metric = 'loss', -1, 1) * avg(y) AS async_score,
+           avg(d) AS difference,
            CASE WHEN count(*) > 1 THEN
                max(0.0, sum(d * d) - sum(d) * avg(d)) / (count(*) - 1) END AS variance
     FROM pair
@@ -68,7 +79,7 @@ SELECT experiment, model, dataset, workers, config ->> '$."pace.worker_cv"' AS w
        config ->> '$."pace.mean_ms"' AS mean_ms, config ->> '$."network.gbps"' AS gbps, config ->> '$."network.latency_ms"' AS latency_ms,
        CASE WHEN abs(difference) > interval THEN iif(difference > 0, 'asynchronous', 'synchronous')
             ELSE 'undecided' END AS ahead,
-       abs(difference) AS margin, interval, n,
-       sync_arm, sync_accuracy, async_arm, async_accuracy, "commit"
+       abs(difference) AS margin, interval, n, metric,
+       sync_arm, sync_score, async_arm, async_score, "commit"
 FROM measured
 ORDER BY experiment, model, worker_cv, slow_factor, gbps = 0 DESC, gbps DESC, workers;
