@@ -250,9 +250,11 @@ static void the_kubernetes_manifests_commands_train(void **state)
                  "for job in $(jobs -p); do wait $job; done\n");
     expect_trained(r, "async", "push", "4");
     expect_shell(r, "[ -e first.safetensors ]");
-    expect_shell(r, OF_MANIFEST "set -e; rm results.db; file=$launch/kubernetes-sync.yaml\n"
-                                "gradlag run mode=sync $(settings $file) --dry-run\n"
-                                "SETTINGS='" SMALL "' sh -c \"$(command_of mpirun $file)\"\n");
+    expect_shell(r,
+                 OF_MANIFEST "set -e; rm results.db; file=$launch/kubernetes-sync.yaml\n"
+                             "gradlag run mode=sync $(settings $file) --dry-run\n"
+                             "RUN=sync SETTINGS='" SMALL "' sh -c \"$(command_of mpirun $file)\"\n"
+                             "[ -e sync.safetensors ]\n");
     expect_trained(r, "sync", "step", "4");
 }
 

@@ -1,0 +1,280 @@
+/* Experiments with several axes, and with a map, run by the program. */
+#include "base/text.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char axes[] =
+    "name: axes\n"
+    "question: which rule is better where?\n"
+    "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+    "model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
+    "axes:\n"
+    "  nodes: {alike: {}, slow: {pace.worker: 0, pace.factor: 5}}\n"
+    "  damping: [none, inverse]\n"
+    "  workers: [2, 4]\n"
+    "seeds: [1, 2, 3]\n"
+    "map: {synchronous: [sync], asynchronous: [async]}\n"
+    "arms:\n"
+    "  async: {label: asynchronous}\n"
+    "  sync: {label: synchronous, settings: {mode: sync}}\n"
+    "claims:\n"
+    "  - {claim: Slow is slower, value: 'seconds(sync, slow, none, 4) / seconds(sync, alike, none, "
+    "4)', "
+    "band: [4.9, 5.1]}\n"
+    "  - {claim: Shared, value: 'paired(sync, slow, none, 4, sync, slow, inverse, 4)', band: [0, "
+    "0]}\n";
+
+/* The jackknife of a mean is its interval by Student's t, which the map prints. */
+static void expect_borderline(struct process_rig *r)
+{
+    double margin, interval;
+    const char *value = "abs(paired(async, sync, alike, none, 4))";
+    const char *row = strstr(process_output(r), "\n4 ");
+    struct text text = {0};
+    assert_int_equal(sscanf(strchr(row, '+'), "%lf ± %lf", &margin, &interval), 2);
+    assert_true(interval > 0.1);
+    text_add(&text, "%s", axes);
+    for (int equivalence = 0; equivalence < 2; equivalence++) {
+        for (int wide = 0; wide < 2; wide++) {
+            const double half = (wide ? 1.1 : 0.9) * interval;
+            text_add(&text, "  - {claim: %s %s, value: '%s', band: [%g, %g]%s}\n",
+                     wide ? "wide" : "narrow", equivalence ? "test" : "claim", value, margin - half,
+                     margin + half, equivalence ? ", equivalence: true" : "");
+        }
+    }
+    process_write(r, "axes.yaml", text.at);
+    assert_int_equal(RIG_RUN(r, "reproduce", "axes.yaml", "--no-run"), ERROR_OTHER);
+    process_expect_line(r, "PASS", "narrow claim");
+    process_expect_line(r, "PASS", "wide claim");
+    process_expect_line(r, "FAIL", "narrow test");
+    process_expect_line(r, "PASS", "wide test");
+    const char *first = strstr(process_output(r), "borderline");
+    assert_true(first > strstr(process_output(r), "narrow claim"));
+    assert_null(strstr(first + 1, "borderline"));
+    double observed, half;
+    assert_int_equal(sscanf(strstr(strstr(process_output(r), "wide test"), "observed"),
+                            "observed %lf ± %lf", &observed, &half),
+                     2);
+    assert_true(fabs(observed - margin) < 0.011 && fabs(half - interval) < 0.011);
+    text_free(&text);
+}
+
+/* 12 of 24 asynchronous and 6 of 12 synchronous runs have equal nodes. */
+static void expect_shared_runs_in_each_panel(struct process_rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "report", "axes.yaml", "-o", "-"), OK);
+    assert_non_null(strstr(process_output(r), "<h2>axes: alike, damping=none</h2>\n"
+                                              "<p class=\"facts\">12 runs: 12 finished"));
+    assert_non_null(strstr(process_output(r), "<h2>axes: alike, damping=inverse</h2>\n"
+                                              "<p class=\"facts\">12 runs: 12 finished"));
+}
+
+/* Synchronous runs do not depend on damping, so its levels share them. */
+static void several_axes_give_a_table_for_each_combination(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "axes.yaml", axes);
+    if (RIG_RUN(r, "reproduce", "axes.yaml", "--quiet") != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_answer(r,
+                          "SELECT group_concat(arm || n, ' ') FROM (SELECT arm, count(*) AS n "
+                          "FROM run GROUP BY arm)",
+                          "async24 sync12");
+    process_expect_answer(r, "SELECT count(DISTINCT config ->> '$.\"pace.factor\"') FROM run", "2");
+    process_expect_line(r, "PASS", "Slow is slower");
+    process_expect_line(r, "PASS", "Shared");
+    assert_non_null(strstr(process_output(r), "slow, damping=inverse"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "axes.yaml", "--no-run"), OK);
+    process_expect_answer(r, "SELECT count(*) FROM run", "36");
+    /* The margin of the first column, over the seeds of both arms. */
+    char margin[32];
+    snprintf(margin, sizeof margin, "%s",
+             process_ask(r,
+                         "SELECT printf('%+.2f', abs(avg(100 * (a.final_accuracy - "
+                         "b.final_accuracy)))) FROM run a JOIN run b USING (seed, workers) WHERE "
+                         "a.arm = 'async' AND b.arm = 'sync' AND workers = 2 AND a.config ->> "
+                         "'$.damping' = 'none' AND a.config ->> '$.\"pace.factor\"' IS b.config "
+                         "->> '$.\"pace.factor\"' AND coalesce(a.config ->> "
+                         "'$.\"pace.worker\"', -1) < 0"));
+    assert_true(margin[0] == '+');
+    process_expect_line(r, margin, "(3)");
+    expect_borderline(r);
+    expect_shared_runs_in_each_panel(r);
+}
+
+/* The query finds the arms and the margin from the runs alone. The first column is the first row.
+ */
+static void expect_the_query_to_agree(struct process_rig *r)
+{
+    double margin, interval, margin_of_query, interval_of_query;
+    unsigned n;
+    const char *row = strstr(process_output(r), "\n2 ");
+    assert_non_null(row);
+    assert_int_equal(sscanf(strchr(row, '+'), "%lf ± %lf", &margin, &interval), 2);
+    assert_int_equal(RIG_RUN(r, "query", "crossover", "experiment=axes", "workers=2", "--csv"), OK);
+    row = strchr(process_output(r), '\n') + 1;
+    for (int column = 0; column < 11; column++) /* to column `margin` */
+        row = strchr(row, ',') + 1;
+    assert_int_equal(sscanf(row, "%lf,%lf,%u", &margin_of_query, &interval_of_query, &n), 3);
+    assert_int_equal(n, 16);
+    assert_true(fabs(100 * margin_of_query - margin) < 0.0051);
+    assert_true(fabs(100 * interval_of_query - interval) < 0.0051);
+}
+
+/* The map has 2 and 4 workers, a free network, and one slow worker or none. */
+static void expect_advice(struct process_rig *r)
+{
+    const char *const results = "results=results.db";
+    assert_int_equal(RIG_RUN(r, "advise", results, "workers=3", "pace.slow_workers=1"), OK);
+    process_expect_line(r, "2 ", "1 slow, factor 5");
+    process_expect_line(r, "4 ", "1 slow, factor 5");
+    process_expect_line(r, "workers=3 ", "between 2 and 4");
+    assert_null(strstr(process_output(r), "alike"));
+    assert_int_equal(RIG_RUN(r, "advise", results, "workers=4", "batch=64", "network.gbps=1"), OK);
+    process_expect_line(r, "4 ", "alike");
+    assert_null(strstr(process_output(r), "\n2 "));
+    process_expect_line(r, "batch=64", "no axis");
+    process_expect_line(r, "network.gbps=1 ", "nearest is 0");
+    /* A step 20 times as long with a 1/20 of the bandwidth: the share of the network is the same.
+     */
+    assert_int_equal(RIG_RUN(r, "advise", results, "network.gbps=2", "pace.mean_ms=400"), OK);
+    process_expect_line(r, "network.gbps=40 ", "nearest is 0");
+    assert_int_equal(RIG_RUN(r, "advise", results, "workers=x"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "advise", results, "experiment=other"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "advise", "results=none.db", "workers=2"), ERROR_RESULTS);
+}
+
+/* A map in CSV: its cells of the wanted model count, those of another experiment do not. */
+static void expect_advice_from_csv(struct process_rig *r)
+{
+    static const char small[] =
+        "experiment,model,dataset,workers,worker_cv,slow_workers,slow_factor,mean_ms,gbps,"
+        "latency_ms,ahead,margin,interval,n,metric,sync_arm,sync_score,async_arm,async_score,"
+        "commit\n"
+        "a,gpt,text,32,0,1,5,40,10,0.05,synchronous,0.25,0.125,3,loss,sync,2.25,async,2.5,abc\n"
+        "b,lenet,fashion-mnist,32,0,1,5,10,10,0.05,asynchronous,0.25,0.125,3,accuracy,local,0.5,"
+        "ssp,0.75,abc\n"
+        "b,lenet,fashion-mnist,32,0,0,1,10,10,0.05,undecided,0.0625,0.125,3,accuracy,sync,0.75,"
+        "async,0.75,abc\n";
+    process_write(r, "small.csv", small);
+    assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "workers=32", "network.gbps=10",
+                             "pace.slow_workers=1", "model=lenet"),
+                     OK);
+    process_expect_line(r, "asynchronous", "25.00 ± 12.50 (3)");
+    process_expect_line(r, "asynchronous", "ssp");
+    process_expect_line(r, "Of 1 cell: ", "asynchronous 1");
+    assert_null(strstr(process_output(r), "Not in the map"));
+    assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "workers=32"), OK);
+    process_expect_line(r, "synchronous", "0.25 ± 0.12 (3)"); /* loss */
+    assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=b"), OK);
+    process_expect_line(r, "Of 2 cells: ", "undecided 1");
+    assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=c"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "advise", "results=none.csv"), ERROR_RESULTS);
+    /* What the query writes is a map. */
+    assert_int_equal(
+        process_shell(r, "gradlag query crossover --csv >own.csv && gradlag advise results=own.csv "
+                         "workers=3 pace.slow_workers=1"),
+        OK);
+    process_expect_line(r, "4 ", "1 slow, factor 5");
+}
+
+/* The program may be built without a map. */
+static void expect_the_published_map_or_its_absence(struct process_rig *r)
+{
+    if (RIG_RUN(r, "advise", "workers=32", "network.gbps=10", "pace.slow_workers=1",
+                "model=lenet") == OK)
+        process_expect_line(r, "Ahead: lenet", "published map");
+    else
+        process_expect_error(r, "no map is built into this program");
+}
+
+/* One column is undecided. Its two best arms get 13 more seeds, the other columns none. */
+static void undecided_columns_of_a_map_get_further_seeds(void **state)
+{
+    struct process_rig *r = *state;
+    char text[2048];
+    snprintf(text, sizeof text, "%s", axes);
+    char *map = strstr(text, "asynchronous: [async]}\n");
+    char *rest = text_copy(map + strlen("asynchronous: [async]}\n"));
+    snprintf(map, sizeof text - (size_t)(map - text), "asynchronous: [async], seeds: 16}\n%s",
+             rest);
+    free(rest);
+    char *damping = strstr(text, "  damping: [none, inverse]\n");
+    memset(damping, ' ', strlen("  damping: [none, inverse]"));
+    *strstr(text, "claims:") = '\0';
+    process_write(r, "further.yaml", text);
+    for (int time = 0; time < 2; time++) {
+        if (RIG_RUN(r, "reproduce", "further.yaml", "--quiet") != OK)
+            fail_msg("%s", process_errors(r));
+        process_expect_answer(r, "SELECT count(*) FROM run WHERE seed <= 3", "24");
+        process_expect_answer(r,
+                              "SELECT group_concat(DISTINCT workers) || ' ' || count(*) || ' ' || "
+                              "min(seed) || ' ' || max(seed) FROM run WHERE seed > 3",
+                              "2 52 4 16");
+        process_expect_line(r, "2 ", "(16)");
+    }
+    expect_the_query_to_agree(r);
+    expect_advice(r);
+    expect_advice_from_csv(r);
+    expect_the_published_map_or_its_absence(r);
+    memcpy(strstr(text, "seeds: 16}"), "seeds: 3} ", strlen("seeds: 3} "));
+    process_write(r, "further.yaml", text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "further.yaml", "--dry-run"), ERROR_USAGE);
+}
+
+/* The choice of the first level counts for all levels of a shared axis, also if they are in another
+ * part. */
+static void tuning_is_shared_along_an_axis(void **state)
+{
+    struct process_rig *r = *state;
+    static const char text[] =
+        "name: shared\n"
+        "question: once or twice?\n"
+        "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+        "model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
+        "axes:\n"
+        "  network: {free: {}, slow: {network.latency_ms: 3}}\n"
+        "  workers: [2, 4]\n"
+        "seeds: [1]\n"
+        "arms:\n"
+        "  tuned: {label: t, tune: {lr: [0.01, 0.1], seeds: [9], shared: [network]}}\n";
+    process_write(r, "shared.yaml", text);
+    if (RIG_RUN(r, "reproduce", "shared.yaml", "--quiet") != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_answer(r,
+                          "SELECT group_concat(workers || ' ' || seed || ' ' || (config ->> "
+                          "'$.\"network.latency_ms\"'), '; ') FROM (SELECT * FROM run WHERE "
+                          "experiment = 'shared/tuning' ORDER BY workers, lr)",
+                          "2 9 0; 2 9 0; 4 9 0; 4 9 0");
+    process_expect_answer(r,
+                          "SELECT count(*) || ' ' || count(DISTINCT workers || ' ' || lr) FROM "
+                          "run WHERE experiment = 'shared'",
+                          "4 2");
+    process_write(r, "wrong.yaml",
+                  "name: w\nquestion: q\nworkers: [1]\narms: {a: {label: a, tune: "
+                  "{lr: [0.1], shared: [network]}}}\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "wrong.yaml", "--dry-run"), ERROR_USAGE);
+    process_expect_error(r, "network");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(several_axes_give_a_table_for_each_combination),
+        TEST(undecided_columns_of_a_map_get_further_seeds),
+        TEST(tuning_is_shared_along_an_axis),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
