@@ -474,6 +474,15 @@ static void contradicting_roles_are_errors(void **state)
     process_expect_error(r, "server 1, worker 0");
 }
 
+static void several_servers_on_one_host_for_a_small_model_are_commented(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "servers=2"), OK);
+    process_expect_errors_contain(r, "servers=1");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "servers=1"), OK);
+    assert_null(strstr(process_errors(r), "servers="));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -497,6 +506,7 @@ int main(void)
         TEST(servers_and_workers_are_started_by_hand),
         TEST(no_worker_may_replace_a_lost_one_with_several_servers),
         TEST(contradicting_roles_are_errors),
+        TEST(several_servers_on_one_host_for_a_small_model_are_commented),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
