@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/shared_memory.h"
-#include "sync/compression/compression.h"
+#include "sync/compression/compression_exchange.h"
 #include "worker/optimizer/optimizer.h"
 
 #include <string.h>
@@ -303,6 +303,7 @@ static void host_close(replica *r)
 {
     struct replica_host *h = r->state;
     optimizer_close(&h->optimizer);
+    compression_leave(h->compression);
     compression_close(&h->compression);
     shared_memory_free(h->parameters[0]);
     shared_memory_free(h->parameters[1]);

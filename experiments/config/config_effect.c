@@ -10,7 +10,7 @@
 #include "ps/rules/damping/damping.h"
 #include "ps/rules/outer/outer.h"
 #include "ps/server/resume.h"
-#include "sync/compression/compression.h"
+#include "sync/compression/compression_exchange.h"
 #include "sync/pipeline/pipeline.h"
 #include "sync/trainer.h"
 #include "worker/data/sampler.h"

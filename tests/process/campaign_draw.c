@@ -4,7 +4,7 @@
 #include "experiments/config/config.h"
 #include "ps/server/resume.h"
 #include "sync/communicator/communicator.h"
-#include "sync/compression/compression.h"
+#include "worker/compression/compression.h"
 #include "tests/ps/rules/rule_combinations.h"
 #include "worker/cpu/onednn_compat.h"
 #include "worker/optimizer/optimizer.h"

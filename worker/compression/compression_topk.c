@@ -3,12 +3,12 @@
  * stay in the residual (Stich et al. 2018, definition 2.1, with memory: algorithm 1).
  * k = compression.ratio × count, rounded, at least 1. Among equal ones the first are sent.
  *
- * A code is k indices, ascending, then their k values: 8·k bytes. Every rank sends its code to all
- * others, so the ranks together send P·(P − 1)·8·k bytes: fewer than float32 while ratio × P < 1.
+ * A code is k indices, ascending, then their k values: 8·k bytes. Between P ranks, every rank sends
+ * its code to all others: P·(P − 1)·8·k bytes, fewer than float32 while ratio × P < 1.
  * Values that are not finite count as the largest, so they are sent.
  */
 #include "base/memory.h"
-#include "sync/compression/compression.h"
+#include "worker/compression/compression.h"
 
 #include <math.h>
 #include <string.h>
@@ -124,6 +124,16 @@ static void topk_add(const compression *z, const void *code, size_t count, float
             sum[indices[n]] += kept[n];
 }
 
+static bool topk_is_valid(const compression *z, const void *code)
+{
+    const struct topk_state *s = z->state;
+    const uint32_t *indices = code;
+    for (size_t n = 1; n < s->k; n++)
+        if (indices[n] <= indices[n - 1])
+            return false;
+    return indices[s->k - 1] < z->count;
+}
+
 static const struct option topk_options[] = {
     {.key = "compression.ratio",
      .type = OPTION_REAL,
@@ -145,4 +155,5 @@ const struct compression_kind compression_topk = {
     .close = topk_close,
     .encode = topk_encode,
     .add = topk_add,
+    .is_valid = topk_is_valid,
 };

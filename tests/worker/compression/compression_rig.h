@@ -1,10 +1,10 @@
 /*
  * compression_rig.h — opens compressions by name; numbers to compress.
  */
-#ifndef GRADLAG_TESTS_SYNC_COMPRESSION_RIG_H
-#define GRADLAG_TESTS_SYNC_COMPRESSION_RIG_H
+#ifndef GRADLAG_TESTS_WORKER_COMPRESSION_COMPRESSION_RIG_H
+#define GRADLAG_TESTS_WORKER_COMPRESSION_COMPRESSION_RIG_H
 
-#include "sync/compression/compression.h"
+#include "worker/compression/compression.h"
 
 /* The kind's keys have their defaults, except compression.ratio if `ratio` is not NULL. */
 status compression_rig_open(compression **out, const char *name, const char *ratio, size_t count,

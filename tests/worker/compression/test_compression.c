@@ -2,7 +2,7 @@
  * test_compression.c — codes of gradients: values computed by hand, all 16-bit codes, error
  * feedback. Exchanges between ranks: test_compression_exchange.c.
  */
-#include "tests/sync/compression_rig.h"
+#include "tests/worker/compression/compression_rig.h"
 #include "base/vector.h"
 
 #include <math.h>

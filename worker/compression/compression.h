@@ -1,8 +1,8 @@
 /*
- * compression.h — smaller gradients between ranks, with error feedback.
+ * compression.h — smaller gradients in messages, with error feedback.
  *
- * What a code cannot represent stays in this rank's residual and is added to its next gradient
- * (Seide et al. 2014, section 3; Karimireddy et al. 2019, algorithm 2):
+ * The sender is a rank (sync/compression/compression_exchange.h). What a code cannot represent stays in the sender's residual and is added to
+ * its next gradient (Seide et al. 2014, section 3; Karimireddy et al. 2019, algorithm 2):
  *
  *     p ← gradient + residual;  code ← encode(p);  residual ← p − decode(code)
  *
@@ -11,13 +11,14 @@
  * gradient. Some papers include the learning rate (p = γ·g + e). Both forms are equal as long as
  * the rate is constant; when the rate falls, an old error counts here at the new, lower rate.
  *
- * sync/compression/compression_NAME.c implements a code, and one line in compression.def registers
- * it. compression_exchange.c sends codes between ranks. One thread.
+ * worker/compression/compression_NAME.c implements a code, and one line in compression.def
+ * registers it. One thread uses a compression.
  */
-#ifndef GRADLAG_SYNC_COMPRESSION_COMPRESSION_H
-#define GRADLAG_SYNC_COMPRESSION_COMPRESSION_H
+#ifndef GRADLAG_WORKER_COMPRESSION_COMPRESSION_H
+#define GRADLAG_WORKER_COMPRESSION_COMPRESSION_H
 
-#include "sync/communicator/communicator.h"
+#include "base/options.h"
+#include "base/registry.h"
 
 typedef struct compression compression;
 
@@ -32,8 +33,11 @@ struct compression_kind {
     /* code ← values[0..count); values[i] ← values[i] − its decoded value. A value that is not
      * finite must be not finite after decoding. If float_bytes is 0, count is z->count. */
     void (*encode)(compression *z, float *values, size_t count, void *code);
-    /* sum[0..count) += the decoded values. */
+    /* sum[0..count) += the decoded values. Contract: the code is valid. */
     void (*add)(const compression *z, const void *code, size_t count, float *sum);
+    /* Whether encode() can have written this code of a whole vector; NULL: it can write any bytes.
+     * The values may be any numbers, also not finite. */
+    bool (*is_valid)(const compression *z, const void *code);
 };
 extern const struct registry compression_registry;
 
@@ -42,37 +46,30 @@ struct compression {
     size_t count;
     size_t *ends; /* [tensors] where each tensor of the vector ends, ascending; the last is count */
     size_t tensors;
-    float *residual; /* [count] */
+    float *residual; /* [count]; NULL: only decodes */
     void *state;
-    struct compression_exchange *exchange; /* sync/compression/compression_exchange.c */
+    struct compression_exchange *exchange; /* of sync/compression/, which opens and frees it */
 };
 
 /* For vectors of `count` floats; a tensor ends at each of ends[0..tensors), copied (tensors = 0:
  * one tensor). Reads the kind's own keys. */
 status compression_open(compression **out, const struct compression_kind *kind, const options *o,
                         size_t count, const size_t *ends, size_t tensors) MUST_CHECK;
+/* The same without a residual: for a receiver, which only decodes. */
+status compression_open_decoder(compression **out, const struct compression_kind *kind,
+                                const options *o, size_t count, const size_t *ends,
+                                size_t tensors) MUST_CHECK;
 void compression_close(compression **z);
+/* NULL: key `compression` is none. */
+const struct compression_kind *compression_of(const options *o);
 size_t compression_code_bytes(const compression *z);
 /* Adds the residual to gradient[from..from + count), writes the code and updates the residual. */
 void compression_encode(compression *z, const float *gradient, size_t from, size_t count,
                         void *code);
-
-/* ---- between ranks (compression_exchange.c) ----------------------------------------------------
- */
-
-/* ERROR_USAGE: key communicator names a kind that does not send codes. */
-status compression_check(const options *o) MUST_CHECK;
-/* *out ← the kind that key `compression` chooses; NULL for none, or with one rank. ERROR_USAGE:
- * this communicator does not send codes. */
-status compression_chosen(const struct compression_kind **out, const options *o,
-                          const communicator *c) MUST_CHECK;
-/* Allocates memory for the exchange. Call it on all ranks. */
-status compression_join(compression *z, communicator *c) MUST_CHECK;
-void compression_leave(compression *z); /* compression_close calls it */
-/* gradient[0..count) ← the mean over ranks of the decoded gradients, in rank order: the same bits
- * on every rank and for any `reduction`. notes[0..COMMUNICATOR_NOTES) ← their mean, uncompressed.
- * If a gradient or note of any rank is not finite, gradient[0] becomes NaN on all ranks and
- * residuals stay unchanged. Collective; allocates nothing. */
-status compression_mean(compression *z, communicator *c, float *gradient, float *notes) MUST_CHECK;
+/* The bytes of a code come from another process, aligned for floats. False: no sender with the same
+ * settings can have written them. */
+bool compression_is_valid(const compression *z, const void *code);
+/* out[0..z->count) ← the decoded values of a whole vector's code. */
+void compression_decode(const compression *z, const void *code, float *out);
 
 #endif

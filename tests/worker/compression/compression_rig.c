@@ -1,4 +1,4 @@
-#include "tests/sync/compression_rig.h"
+#include "tests/worker/compression/compression_rig.h"
 
 static const struct compression_kind *kind_called(const char *name)
 {

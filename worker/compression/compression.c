@@ -1,23 +1,30 @@
 /* compression.c — the registry of codes, and the code that all kinds share. */
-#include "sync/compression/compression.h"
+#include "worker/compression/compression.h"
 
 #include "base/memory.h"
 
 #include <string.h>
 
 #define COMPRESSION(name) extern const struct compression_kind compression_##name;
-#include "sync/compression/compression.def"
+#include "worker/compression/compression.def"
 #undef COMPRESSION
 
 static const struct about *const entries[] = {
 #define COMPRESSION(name) &compression_##name.about,
-#include "sync/compression/compression.def"
+#include "worker/compression/compression.def"
 #undef COMPRESSION
 };
 const struct registry compression_registry = {"compression", entries, COUNT_OF(entries)};
 
-status compression_open(compression **out, const struct compression_kind *kind, const options *o,
-                        size_t count, const size_t *ends, size_t tensors)
+const struct compression_kind *compression_of(const options *o)
+{
+    const struct compression_kind *kind = (const struct compression_kind *)registry_find(
+        &compression_registry, options_text(o, "compression"));
+    return kind != NULL && kind->encode != NULL ? kind : NULL;
+}
+
+status compression_open_decoder(compression **out, const struct compression_kind *kind,
+                                const options *o, size_t count, const size_t *ends, size_t tensors)
 {
     status result = OK;
     compression *z = NULL;
@@ -33,8 +40,6 @@ status compression_open(compression **out, const struct compression_kind *kind, 
     else
         z->ends[0] = count;
     REQUIRE(z->ends[z->tensors - 1] == count);
-    TRY(memory_new(&z->residual, count, sizeof(float), "the compression's residual"));
-    memset(z->residual, 0, count * sizeof(float));
     if (kind->open != NULL)
         TRY(kind->open(z, o));
     *out = z;
@@ -44,11 +49,23 @@ done:
     return result;
 }
 
+status compression_open(compression **out, const struct compression_kind *kind, const options *o,
+                        size_t count, const size_t *ends, size_t tensors)
+{
+    status result = OK;
+    TRY(compression_open_decoder(out, kind, o, count, ends, tensors));
+    TRY(memory_new(&(*out)->residual, count, sizeof(float), "the compression's residual"));
+    memset((*out)->residual, 0, count * sizeof(float));
+done:
+    if (result != OK)
+        compression_close(out);
+    return result;
+}
+
 void compression_close(compression **z)
 {
     if (z == NULL || *z == NULL)
         return;
-    compression_leave(*z);
     if ((*z)->state != NULL)
         (*z)->kind->close(*z);
     memory_free((*z)->ends);
@@ -70,4 +87,15 @@ void compression_encode(compression *z, const float *gradient, size_t from, size
     for (size_t i = 0; i < count; i++)
         p[i] += gradient[from + i];
     z->kind->encode(z, p, count, code);
+}
+
+bool compression_is_valid(const compression *z, const void *code)
+{
+    return z->kind->is_valid == NULL || z->kind->is_valid(z, code);
+}
+
+void compression_decode(const compression *z, const void *code, float *out)
+{
+    memset(out, 0, z->count * sizeof *out);
+    z->kind->add(z, code, z->count, out);
 }
