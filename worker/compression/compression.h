@@ -1,7 +1,8 @@
 /*
  * compression.h — smaller gradients in messages, with error feedback.
  *
- * The sender is a rank (sync/compression/compression_exchange.h). What a code cannot represent stays in the sender's residual and is added to
+ * The sender is a rank (sync/compression/compression_exchange.h) or an asynchronous worker
+ * (ps/push_codes.h). What a code cannot represent stays in the sender's residual and is added to
  * its next gradient (Seide et al. 2014, section 3; Karimireddy et al. 2019, algorithm 2):
  *
  *     p ← gradient + residual;  code ← encode(p);  residual ← p − decode(code)
