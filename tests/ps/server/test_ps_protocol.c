@@ -15,91 +15,10 @@
 #include <zmq.h>
 
 #include "base/clock.h"
-#include "experiments/config/config.h"
 #include "ps/net/channel.h"
 #include "tests/rigs/patience.h"
-#include "tests/ps/server/ps_rig.h"
+#include "tests/ps/server/worker_puppet.h"
 #include "base/random.h"
-
-static const uint64_t FOREVER = 1000000000;
-
-/* ---- a worker played by the test ----------------------------------------------------------- */
-
-struct puppet {
-    struct rig *rig;
-    channel *channel;
-    struct wire_message
-        m;            /* token, worker, incarnation, sequence: as a correct worker sends them */
-    uint64_t version; /* of the last release */
-    struct channel_received got;
-};
-
-/* Receives the next message of this type; fails the test if none comes. */
-static void puppet_expect(struct puppet *p, enum wire_type type)
-{
-    for (double until = clock_seconds() + 10 * PATIENCE; clock_seconds() < until;) {
-        enum channel_event event = channel_receive(p->channel, &p->got);
-        assert_true(event != CHANNEL_MALFORMED);
-        if (event == CHANNEL_MESSAGE && p->got.message.type == type)
-            return;
-        if (event == CHANNEL_NOTHING)
-            channel_wait(p->channel, -1, 50);
-    }
-    fail_msg("no %s came", wire_type_name(type));
-}
-
-static void puppet_send(struct puppet *p, enum wire_type type)
-{
-    p->m.type = type;
-    p->m.payload_bytes = 0;
-    (void)channel_send(p->channel, NULL, &p->m, NULL);
-}
-
-static struct puppet puppet_open(struct rig *r, unsigned w)
-{
-    struct puppet p = {.rig = r, .m = {.worker = w, .run_token = r->token}};
-    assert_int_equal(
-        channel_connect(&p.channel, r->endpoint,
-                        &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
-        OK);
-    return p;
-}
-
-/* Joins with another host id: no shared memory, and no process is watched. */
-static struct puppet puppet_join(struct rig *r, unsigned w)
-{
-    struct puppet p = puppet_open(r, w);
-    p.m.hello = (struct wire_hello){.count = r->count, .nonce = 77 + w};
-    puppet_send(&p, WIRE_HELLO);
-    puppet_expect(&p, WIRE_WELCOME);
-    p.m.incarnation = p.got.message.incarnation;
-    assert_true(p.m.incarnation != 0);
-    p.m.ready.payload = WIRE_PAYLOAD_FRAMES;
-    puppet_send(&p, WIRE_READY);
-    return p;
-}
-
-static void puppet_announce(struct puppet *p, uint64_t version, uint32_t samples)
-{
-    p->m.push = (struct wire_push){.read_version = version, .samples = samples, .loss = 1};
-    puppet_send(p, WIRE_PUSH);
-}
-
-/* 1000 floats of a gradient, all zero. */
-static void puppet_part(struct puppet *p, uint64_t version, uint64_t offset)
-{
-    static const float zero[1000];
-    p->m.type = WIRE_GRADIENT;
-    p->m.payload_bytes = sizeof zero;
-    p->m.chunk = (struct wire_chunk){.version = version, .offset = offset};
-    (void)channel_send(p->channel, NULL, &p->m, zero);
-}
-
-static void puppet_push(struct puppet *p, uint64_t version, uint32_t samples)
-{
-    puppet_announce(p, version, samples);
-    puppet_part(p, version, 0);
-}
 
 static void a_repeated_push_counts_once(void **state UNUSED)
 {
@@ -251,119 +170,16 @@ static void offend_role(struct puppet *p)
     puppet_send(p, WIRE_RELEASE);
 }
 
-static void push_code(struct puppet *p, const uint32_t *code, size_t bytes)
-{
-    puppet_announce(p, p->version, 10);
-    p->m.type = WIRE_CODED;
-    p->m.payload_bytes = (uint32_t)bytes;
-    p->m.chunk = (struct wire_chunk){.version = p->version};
-    (void)channel_send(p->channel, NULL, &p->m, code);
-}
-
-enum { TOPK = 10 }; /* of 1000 floats, with the default ratio */
-
-static void offend_code(struct puppet *p)
-{
-    static const uint32_t code[2 * TOPK] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
-    push_code(p, code, sizeof code);
-}
-static void offend_index(struct puppet *p)
-{
-    static const uint32_t code[2 * TOPK] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1000};
-    push_code(p, code, sizeof code);
-}
-static void offend_order(struct puppet *p)
-{
-    static const uint32_t code[2 * TOPK] = {1, 2, 3, 4, 5, 7, 6, 8, 9, 10};
-    push_code(p, code, sizeof code);
-}
-static void offend_long_code(struct puppet *p)
-{
-    static const uint32_t code[2 * TOPK + 1] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
-    push_code(p, code, sizeof code);
-}
-
-static void expect_dropped(struct rig *r, options *o, void (*const *offences)(struct puppet *),
-                           size_t count)
-{
-    r->total_samples = FOREVER;
-    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1);
-    for (size_t i = 0; i < count; i++) {
-        struct puppet p = puppet_join(r, 1);
-        puppet_expect(&p, WIRE_RELEASE);
-        p.version = p.got.message.release.version;
-        offences[i](&p);
-        puppet_expect(&p, WIRE_REFUSED);
-        assert_int_equal(p.got.message.text.code, ERROR_PROTOCOL);
-        channel_close(&p.channel);
-        int before = r->worker[0].stage;
-        assert_true(rig_until(&r->worker[0].stage, before + 3, 10));
-    }
-    r->stop = 1;
-    assert_int_equal(rig_wait(server, 10), STOPPED);
-    assert_int_equal(rig_wait(a, 10), OK);
-    rig_close_with(r, o);
-}
-
 static void
 a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on(void **state UNUSED)
 {
     static void (*const offences[])(struct puppet *) = {
-        offend_future, offend_version, offend_samples, offend_surplus,
-        offend_chunk,  offend_role,    offend_code, /* compression=none */
+        offend_future, offend_version, offend_samples, offend_surplus, offend_chunk, offend_role,
     };
     options *o;
     struct rig *r = rig_open_with(&o, 2, "10");
     rig_set(o, "on_lost", "continue");
-    expect_dropped(r, o, offences, COUNT_OF(offences));
-}
-
-static struct rig *open_compressed(options **o, unsigned workers)
-{
-    char number[32];
-    snprintf(number, sizeof number, "workers=%u", workers);
-    const char *const settings[] = {
-        "batch=10", "lr=0.001",         "schedule=constant", "warmup_epochs=0", "timeout_s=10",
-        number,     "on_lost=continue", "compression=topk",  "payload=frames",  NULL};
-    assert_int_equal(config_compose_texts(o, settings, NULL, "test"), OK);
-    return rig_open(workers, 1000);
-}
-
-static void a_code_that_no_worker_can_write_is_refused(void **state UNUSED)
-{
-    static void (*const offences[])(struct puppet *) = {offend_index, offend_order,
-                                                        offend_long_code};
-    options *o;
-    struct rig *r = open_compressed(&o, 2);
-    expect_dropped(r, o, offences, COUNT_OF(offences));
-}
-
-/* A server that compresses also takes floats: a worker of another program may send them. The push
- * after a code is not a code. */
-static void codes_and_floats_are_taken_by_turns(void **state UNUSED)
-{
-    options *o;
-    struct rig *r = open_compressed(&o, 1);
-    r->total_samples = 40;
-    pid_t server = rig_serve(r, o);
-    struct puppet p = puppet_join(r, 0);
-    puppet_expect(&p, WIRE_RELEASE);
-    for (uint64_t n = 0; n < 4; n++) {
-        p.version = n;
-        p.m.sequence = n;
-        if (n % 2 == 0)
-            offend_code(&p); /* a correct code here */
-        else
-            puppet_push(&p, n, 10);
-        puppet_expect(&p, n < 3 ? WIRE_RELEASE : WIRE_END);
-    }
-    puppet_send(&p, WIRE_GOODBYE);
-    assert_int_equal(rig_wait(server, 10), OK);
-    assert_int_equal(r->outcome.samples_used, 40);
-    /* 80 bytes of code and 4000 bytes of floats, twice, and the parameters of four releases. */
-    assert_int_equal(r->outcome.sent_bytes, 2 * (80 + 4000) + 4 * 4000);
-    channel_close(&p.channel);
-    rig_close_with(r, o);
+    puppet_expect_dropped(r, o, offences, COUNT_OF(offences));
 }
 
 static void with_on_lost_stop_a_protocol_error_ends_the_run(void **state UNUSED)
@@ -648,8 +464,6 @@ int main(void)
         cmocka_unit_test(a_lost_push_is_sent_again_and_a_lost_release_is_requested_again),
         cmocka_unit_test(a_worker_gives_up_after_three_losses_of_a_push),
         cmocka_unit_test(a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on),
-        cmocka_unit_test(a_code_that_no_worker_can_write_is_refused),
-        cmocka_unit_test(codes_and_floats_are_taken_by_turns),
         cmocka_unit_test(with_on_lost_stop_a_protocol_error_ends_the_run),
         cmocka_unit_test(a_second_frame_shorter_than_declared_is_refused),
         cmocka_unit_test(messages_of_non_members_change_nothing),
