@@ -142,7 +142,11 @@ static void draw_async(struct campaign_episode *e)
         campaign_set(e, "outer.steps=3");
     e->async = true;
     e->servers = servers;
-    e->repeats = workers == 1 && servers == 1;
+    /* A resumed run begins with residual 0, so it has other bits. */
+    const bool coded = (c.outer == NULL || !c.outer->elastic) && campaign_chance(e, 0.3);
+    if (coded)
+        set_named(e, "compression", &compression_registry);
+    e->repeats = workers == 1 && servers == 1 && !coded;
 }
 
 static void draw_sockets(struct campaign_episode *e)
