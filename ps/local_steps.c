@@ -101,9 +101,9 @@ done:
 }
 
 status local_steps_compress(struct local_steps *l, const options *o,
-                            const struct optimizer_layers *layers)
+                            const struct optimizer_layers *layers, uint64_t epoch_samples)
 {
-    return push_codes_open(&l->codes, o, layers, l->plan->count);
+    return push_codes_open(&l->codes, o, layers, l->plan->count, epoch_samples);
 }
 
 bool local_steps_needed(const struct local_steps *l)
@@ -277,7 +277,7 @@ done:
 static void compress(struct local_steps *l, struct local_steps_push *push)
 {
     const uint64_t begin = clock_ns();
-    push->coded = push_codes_apply(&l->codes, push->difference, push->stats.loss);
+    push->coded = push_codes_apply(&l->codes, push->version, push->difference, push->stats.loss);
     push->stats.compute_ns += clock_ns() - begin;
 }
 

@@ -64,7 +64,8 @@ void local_steps_close(struct local_steps *l);
 /* Opens the codes of key compression for the worker's pushes. compression=none, or not called:
  * pushes are not compressed. Errors: those of push_codes_open. */
 status local_steps_compress(struct local_steps *l, const options *o,
-                            const struct optimizer_layers *layers) MUST_CHECK;
+                            const struct optimizer_layers *layers,
+                            uint64_t epoch_samples) MUST_CHECK;
 /* Whether a push of this worker is more than one gradient. */
 bool local_steps_needed(const struct local_steps *l);
 /* ERROR_USAGE: compression and an elastic outer rule. */

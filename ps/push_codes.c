@@ -5,22 +5,22 @@
 #include "base/vector.h"
 
 #include <math.h>
-#include <string.h>
 
 status push_codes_open(struct push_codes *p, const options *settings,
-                       const struct optimizer_layers *layers, size_t count)
+                       const struct optimizer_layers *layers, size_t count, uint64_t epoch_samples)
 {
     status result = OK;
     *p = (struct push_codes){0};
     if (compression_of(settings) == NULL)
         goto done;
     TRY(slices_open(&p->slices, settings, layers, count));
+    TRY(slice_code_epochs(&p->update_epochs, settings, epoch_samples));
     TRY(memory_new(&p->servers, p->slices.servers, sizeof *p->servers, "codes"));
     for (unsigned i = 0; i < p->slices.servers; i++) {
         struct push_code *code = &p->servers[i];
         TRY(slice_code_open(&code->compression, settings, &p->slices, i, layers,
                             SLICE_CODE_ENCODES));
-        code->size = compression_code_bytes(code->compression);
+        code->size = compression_bytes_at(code->compression, 0);
         TRY(memory_new(&code->bytes, code->size, 1, "a code"));
     }
 done:
@@ -46,13 +46,16 @@ bool push_codes_enabled(const struct push_codes *p)
 
 void push_codes_reset(struct push_codes *p)
 {
-    for (unsigned i = 0; p->servers != NULL && i < p->slices.servers; i++) {
-        compression *z = p->servers[i].compression;
-        memset(z->residual, 0, z->count * sizeof *z->residual);
-    }
+    for (unsigned i = 0; p->servers != NULL && i < p->slices.servers; i++)
+        compression_reset(p->servers[i].compression);
 }
 
-bool push_codes_apply(struct push_codes *p, float *gradient, float loss)
+size_t push_codes_bytes(const struct push_codes *p, unsigned server, uint64_t version)
+{
+    return compression_bytes_at(p->servers[server].compression, (double)version * p->update_epochs);
+}
+
+bool push_codes_apply(struct push_codes *p, uint64_t version, float *gradient, float loss)
 {
     const size_t count = p->slices.begin[p->slices.servers];
     if (!isfinite(loss) || !isfinite(vector_sum_of_squares(count, gradient)))
@@ -60,6 +63,8 @@ bool push_codes_apply(struct push_codes *p, float *gradient, float loss)
     for (unsigned i = 0; i < p->slices.servers; i++) {
         struct push_code *code = &p->servers[i];
         float *slice = gradient + p->slices.begin[i];
+        compression_set_epoch(code->compression, (double)version * p->update_epochs);
+        code->size = compression_code_bytes(code->compression);
         compression_encode(code->compression, slice, 0, code->compression->count, code->bytes);
         compression_decode(code->compression, code->bytes, slice);
     }

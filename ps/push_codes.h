@@ -19,25 +19,30 @@
 struct push_code {
     compression *compression;
     void *bytes; /* of the last code */
-    size_t size;
+    size_t size; /* of it */
 };
 
 struct push_codes {
     struct slices slices;
     struct push_code *servers; /* [slices.servers]; NULL: compression=none */
+    double update_epochs;      /* slice_code_epochs */
 };
 
 /* Reads compression, its dotted keys, and the keys of slices_open. `layers`: worker_layers.
  * Errors: those of slices_open and compression_open. */
 status push_codes_open(struct push_codes *p, const options *settings,
-                       const struct optimizer_layers *layers, size_t count) MUST_CHECK;
+                       const struct optimizer_layers *layers, size_t count,
+                       uint64_t epoch_samples) MUST_CHECK;
 void push_codes_close(struct push_codes *p);
 bool push_codes_enabled(const struct push_codes *p);
-/* Sets the residual to 0. */
+/* Bytes of a push to that server from a worker that has read this version. */
+size_t push_codes_bytes(const struct push_codes *p, unsigned server, uint64_t version);
+/* Sets the residual to 0, and with compression=dgc the velocity. */
 void push_codes_reset(struct push_codes *p);
-/* gradient ← the decoded values of gradient + residual; writes the codes and the new residual. The
- * codes stay until the next call. False: loss or gradient is not finite; the gradient, the codes
- * and the residual are unchanged. The caller then pushes the floats, and the server sees them. */
-bool push_codes_apply(struct push_codes *p, float *gradient, float loss);
+/* `version`: that the worker has read. gradient ← the decoded values of gradient + residual; writes
+ * the codes and the new residual. The codes stay until the next call. False: loss or gradient is
+ * not finite; the gradient, the codes and the residual are unchanged. The caller then pushes the
+ * floats, and the server sees them. */
+bool push_codes_apply(struct push_codes *p, uint64_t version, float *gradient, float loss);
 
 #endif

@@ -22,7 +22,7 @@ static status open_local(const struct ps_trainer_options *o, struct local_steps_
                               o->total_samples, worker_epoch_samples(o->worker)));
     TRY(local_steps_open(local, plan));
     struct optimizer_layers layers = worker_layers(o->worker);
-    TRY(local_steps_compress(local, o->settings, &layers));
+    TRY(local_steps_compress(local, o->settings, &layers, worker_epoch_samples(o->worker)));
     TRY(memory_new(scratch, local_steps_scratch(plan), sizeof **scratch, "local steps"));
 done:
     return result;

@@ -422,6 +422,7 @@ status config_check(const options *o)
         TRY(sync_trainer_check(o));
         TRY(compression_check(o));
     }
+    TRY(compression_check_momentum(o));
     TRY(check_workers(o));
     TRY(check_external(o));
     TRY(sampler_check(o, chosen_dataset(o)->tokens));

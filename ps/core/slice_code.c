@@ -2,6 +2,8 @@
 #include "ps/core/slice_code.h"
 
 #include "base/memory.h"
+#include "ps/rules/consistency/consistency.h"
+#include "ps/rules/outer/outer.h"
 
 /* ends[0..result) ← where each tensor of the slice ends, counted from the slice's begin. */
 static size_t tensor_ends(const struct slices *s, unsigned server,
@@ -37,7 +39,21 @@ done:
     return result;
 }
 
-size_t slice_push_bytes(const compression *z, const struct slices *s, unsigned server)
+status slice_code_epochs(double *out, const options *o, uint64_t epoch_samples)
 {
-    return z != NULL ? compression_code_bytes(z) : slice_count(s, server) * sizeof(float);
+    status result = OK;
+    struct consistency consistency;
+    struct outer outer;
+    unsigned gradients, workers = (unsigned)options_integer(o, "workers");
+    TRY(consistency_open(&consistency, o));
+    TRY(consistency_per_update(&consistency, workers, &gradients));
+    TRY(outer_open(&outer, o, workers));
+    *out = (double)options_integer(o, "batch") * outer.steps * gradients / (double)epoch_samples;
+done:
+    return result;
+}
+
+size_t slice_push_bytes(const compression *z, const struct slices *s, unsigned server, double epoch)
+{
+    return z != NULL ? compression_bytes_at(z, epoch) : slice_count(s, server) * sizeof(float);
 }

@@ -209,6 +209,12 @@ static void on_push(struct server *s, unsigned w, const struct channel_received 
     }
 }
 
+/* Position of the version that the worker has read, for its code. */
+static double released_epoch(const struct server *s, const struct peer *p)
+{
+    return (double)p->release.release.version * s->update_epochs;
+}
+
 /* Where the next part of the push goes. NULL: the worker was refused, or the run has failed. */
 static uint8_t *destination(struct server *s, unsigned w, const struct channel_received *r)
 {
@@ -221,7 +227,7 @@ static uint8_t *destination(struct server *s, unsigned w, const struct channel_r
         return NULL;
     }
     if (p->code == NULL &&
-        memory_new(&p->code, compression_code_bytes(s->codes), 1, "the code of a push") != OK) {
+        memory_new(&p->code, compression_bytes_at(s->codes, 0), 1, "the code of a push") != OK) {
         server_fail(s, ERROR_OTHER, "%s", error_message());
         return NULL;
     }
@@ -232,6 +238,8 @@ static uint8_t *destination(struct server *s, unsigned w, const struct channel_r
 static void payload_complete(struct server *s, unsigned w, const struct channel_received *r)
 {
     struct peer *p = &s->peers[w];
+    if (p->coded)
+        compression_set_epoch(s->codes, released_epoch(s, p));
     if (p->coded && !compression_is_valid(s->codes, p->code)) {
         peers_protocol_error(s, w, r, "a code that no worker with these settings can have written");
         return;
@@ -248,7 +256,8 @@ static void on_gradient(struct server *s, unsigned w, const struct channel_recei
     const struct wire_message *m = &r->message;
     const bool coded = m->type == WIRE_CODED;
     const size_t size =
-        coded ? slice_push_bytes(s->codes, &s->slices, s->o->server) : s->count * sizeof(float);
+        coded ? slice_push_bytes(s->codes, &s->slices, s->o->server, released_epoch(s, p))
+              : s->count * sizeof(float);
     if (m->sequence < p->next)
         return; /* of a repeated push */
     if (m->sequence > p->next || !p->released || m->chunk.version != p->release.release.version) {

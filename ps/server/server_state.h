@@ -129,7 +129,7 @@ struct peer {
     bool receiving;  /* its announcement came, its floats are coming */
     size_t received; /* bytes of them */
     bool coded;      /* they are a code */
-    void *code;      /* [slice_push_bytes] received part of a code; NULL: none came so far */
+    void *code; /* [slice_push_bytes at epoch 0] received part of a code; NULL: none came so far */
     struct wire_message push;
     uint64_t arrived_ns, arrived_training_ns; /* the last complete push, on both clocks */
     bool released;                            /* to compute push `next` */
@@ -203,6 +203,7 @@ struct server {
     server_core *core;
     background *evaluator;             /* NULL: a follower */
     compression *codes;                /* decodes pushes; NULL: compression=none */
+    double update_epochs;              /* slice_code_epochs */
     double sent_bytes;                 /* second frames of gradients and parameters, so far */
     background *saver;                 /* NULL: no checkpoints */
     int wake_fd;                       /* epoll: background threads and the members' pidfds */

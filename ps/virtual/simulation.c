@@ -40,7 +40,8 @@ static status open_members(simulation *s)
         s->members[w].batch = s->o.start != NULL ? s->o.start->batches[w] : 0;
         s->members[w].places = &s->places[w * s->servers];
         TRY(local_steps_open(&s->members[w].local, &s->plan));
-        TRY(local_steps_compress(&s->members[w].local, s->o.settings, &layers));
+        TRY(local_steps_compress(&s->members[w].local, s->o.settings, &layers,
+                                 worker_epoch_samples(gradient_pool_own(s->o.pool))));
     }
     TRY(memory_new(&s->spare, s->o.workers, sizeof *s->spare, "gradient buffers"));
 done:
@@ -430,7 +431,7 @@ status simulation_push(simulation *s, unsigned server, unsigned w,
     REQUIRE(simulation_may_push(s, server, w));
     s->now = times->at_seconds;
     TRY(compute(s, member));
-    s->sent_bytes += (double)simulation_push_bytes(s, server);
+    s->sent_bytes += (double)simulation_push_bytes(s, server, w);
     struct server_push push = {.worker = w,
                                .sequence = place->sequence,
                                .read_version = place->version,
@@ -511,10 +512,11 @@ size_t simulation_parameter_bytes(const simulation *s, unsigned server)
     return s->hosts[server].count * sizeof(float);
 }
 
-size_t simulation_push_bytes(const simulation *s, unsigned server)
+size_t simulation_push_bytes(const simulation *s, unsigned server, unsigned w)
 {
-    const struct push_codes *codes = &s->members[0].local.codes;
-    return push_codes_enabled(codes) ? codes->servers[server].size
+    const struct simulation_member *member = &s->members[w];
+    const struct push_codes *codes = &member->local.codes;
+    return push_codes_enabled(codes) ? push_codes_bytes(codes, server, member->places[0].version)
                                      : simulation_parameter_bytes(s, server);
 }
 

@@ -93,8 +93,9 @@ bool simulation_ended(const simulation *s);
 uint64_t simulation_version(const simulation *s);
 /* Size of one server's slice. */
 size_t simulation_parameter_bytes(const simulation *s, unsigned server);
-/* Bytes of one push to one server: of its code, or of its floats. */
-size_t simulation_push_bytes(const simulation *s, unsigned server);
+/* Bytes of the worker's push to one server: of its code, or of its floats. Contract: all servers
+ * have released it. */
+size_t simulation_push_bytes(const simulation *s, unsigned server, unsigned w);
 /* Number of gradient buffers allocated so far. */
 unsigned simulation_buffers(const simulation *s);
 

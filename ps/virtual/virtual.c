@@ -30,7 +30,7 @@ struct virtual_worker {
 
 struct virtual_server {
     uint64_t begin_ns, end_ns; /* of its work on the current event, or on its last one */
-    size_t bytes, push_bytes;  /* of its parameters, and of a push */
+    size_t bytes;              /* of its parameters */
 };
 
 /* A worker at one server. */
@@ -313,7 +313,7 @@ done:
 static void send_gradient(struct cluster_run *c, unsigned w, uint64_t now)
 {
     for (unsigned i = 0; i < c->count; i++)
-        start_transfer(c, &c->to_servers, w, i, c->servers[i].push_bytes, now);
+        start_transfer(c, &c->to_servers, w, i, simulation_push_bytes(c->simulation, i, w), now);
 }
 
 static void send_or_receive_reply(struct cluster_run *c, unsigned server, unsigned w, uint64_t now)
@@ -450,10 +450,8 @@ static status cluster_run_open(struct cluster_run *c, const struct virtual_optio
                                                                      .context = c,
                                                                      .released = released,
                                                                      .record = record}));
-    for (unsigned i = 0; i < c->count; i++) {
+    for (unsigned i = 0; i < c->count; i++)
         c->servers[i].bytes = simulation_parameter_bytes(c->simulation, i);
-        c->servers[i].push_bytes = simulation_push_bytes(c->simulation, i);
-    }
 done:
     return result;
 }

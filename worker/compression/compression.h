@@ -29,6 +29,9 @@ struct compression_kind {
      * be coded. 0: only whole vectors are coded, in code_bytes() bytes. */
     size_t float_bytes;
     size_t (*code_bytes)(const compression *z); /* of a whole vector; NULL: float_bytes × count */
+    /* The sender has a velocity: the optimizer must have no momentum, and the code depends on
+     * z->epoch. */
+    bool has_momentum;
     status (*open)(compression *z, const options *o); /* sets z->state; may be NULL */
     void (*close)(compression *z);
     /* code ← values[0..count); values[i] ← values[i] − its decoded value. A value that is not
@@ -48,6 +51,9 @@ struct compression {
     size_t *ends; /* [tensors] where each tensor of the vector ends, ascending; the last is count */
     size_t tensors;
     float *residual; /* [count]; NULL: only decodes */
+    float *velocity; /* [count] of a kind with momentum; else NULL */
+    float momentum;  /* its coefficient */
+    double epoch;    /* position of training, for the warm-up of a kind with momentum */
     void *state;
     struct compression_exchange *exchange; /* of sync/compression/, which opens and frees it */
 };
@@ -61,10 +67,22 @@ status compression_open_decoder(compression **out, const struct compression_kind
                                 const options *o, size_t count, const size_t *ends,
                                 size_t tensors) MUST_CHECK;
 void compression_close(compression **z);
+/* ERROR_USAGE: the optimizer, the outer rule or a single rank does not fit to the chosen kind. */
+status compression_check_momentum(const options *o) MUST_CHECK;
+/* The next code is of this position. Sender and receiver set the same. Initially 0. */
+void compression_set_epoch(compression *z, double epoch);
+/* Bytes of a code at that position. The most bytes: at epoch 0. */
+size_t compression_bytes_at(const compression *z, double epoch);
+/* The sender's state: residual, then velocity. Reset sets it to 0. */
+size_t compression_state_count(const compression *z);
+void compression_state_read(const compression *z, float *out);
+void compression_state_write(compression *z, const float *in);
+void compression_reset(compression *z);
 /* NULL: key `compression` is none. */
 const struct compression_kind *compression_of(const options *o);
 size_t compression_code_bytes(const compression *z);
-/* Adds the residual to gradient[from..from + count), writes the code and updates the residual. */
+/* Adds the residual to gradient[from..from + count) (of a kind with momentum: to the velocity),
+ * writes the code and updates the residual. */
 void compression_encode(compression *z, const float *gradient, size_t from, size_t count,
                         void *code);
 /* The bytes of a code come from another process, aligned for floats. False: no sender with the same

@@ -20,11 +20,14 @@ enum { COUNT = 1000, PUSHES = 50 };
 static const struct optimizer_layer layer[] = {{.count = 600}, {.count = 7}, {.count = 393}};
 static const struct optimizer_layers layers = {layer, COUNT_OF(layer)};
 
+/* Without momentum, the sum of a sender's codes and its residual is the sum of its gradients. */
 static options *settings_of(const char *key, const char *servers)
 {
     options *o = NULL;
     if (core_rig_settings(&o, RIG(key, servers)) != OK)
         fail_msg("%s", error_message());
+    if (options_declared(o, "compression.momentum"))
+        assert_int_equal(options_set(o, "compression.momentum", "0", "test"), OK);
     return o;
 }
 
@@ -41,12 +44,12 @@ static void decoded_pushes_and_residual_sum_to_the_gradients(const char *key, co
     float gradient[COUNT], back[COUNT];
     double given[COUNT] = {0}, sent[COUNT] = {0};
     uint32_t bits = 7;
-    assert_int_equal(push_codes_open(&codes, o, &layers, COUNT), OK);
+    assert_int_equal(push_codes_open(&codes, o, &layers, COUNT, COUNT), OK);
     for (unsigned n = 0; n < PUSHES; n++) {
         draw(gradient, &bits);
         for (size_t i = 0; i < COUNT; i++)
             given[i] += (double)gradient[i];
-        assert_true(push_codes_apply(&codes, gradient, 1));
+        assert_true(push_codes_apply(&codes, 0, gradient, 1));
         for (size_t i = 0; i < COUNT; i++)
             sent[i] += (double)gradient[i];
     }
@@ -55,7 +58,7 @@ static void decoded_pushes_and_residual_sum_to_the_gradients(const char *key, co
         compression *decoder = NULL;
         assert_int_equal(
             slice_code_open(&decoder, o, &codes.slices, s, &layers, SLICE_CODE_DECODES), OK);
-        assert_int_equal(slice_push_bytes(decoder, &codes.slices, s), code->size);
+        assert_int_equal(slice_push_bytes(decoder, &codes.slices, s, 0), code->size);
         assert_true(compression_is_valid(decoder, code->bytes));
         compression_decode(decoder, code->bytes, back);
         const size_t begin = codes.slices.begin[s], count = decoder->count;
@@ -84,7 +87,7 @@ static void without_compression_there_are_no_codes(void **state UNUSED)
 {
     options *o = settings_of("compression=none", "servers=1");
     struct push_codes codes;
-    assert_int_equal(push_codes_open(&codes, o, &layers, COUNT), OK);
+    assert_int_equal(push_codes_open(&codes, o, &layers, COUNT, COUNT), OK);
     assert_false(push_codes_enabled(&codes));
     push_codes_reset(&codes);
     push_codes_close(&codes);
@@ -97,15 +100,15 @@ static void a_push_that_is_not_finite_keeps_the_residual(void **state UNUSED)
     struct push_codes codes;
     float gradient[COUNT], before[COUNT];
     uint32_t bits = 3;
-    assert_int_equal(push_codes_open(&codes, o, &layers, COUNT), OK);
+    assert_int_equal(push_codes_open(&codes, o, &layers, COUNT, COUNT), OK);
     const float *residual = codes.servers[0].compression->residual;
     draw(gradient, &bits);
-    assert_true(push_codes_apply(&codes, gradient, 1));
+    assert_true(push_codes_apply(&codes, 0, gradient, 1));
     memcpy(before, residual, sizeof before);
     draw(gradient, &bits);
-    assert_false(push_codes_apply(&codes, gradient, NAN));
+    assert_false(push_codes_apply(&codes, 0, gradient, NAN));
     gradient[COUNT - 1] = INFINITY;
-    assert_false(push_codes_apply(&codes, gradient, 1));
+    assert_false(push_codes_apply(&codes, 0, gradient, 1));
     assert_true(isinf(gradient[COUNT - 1]));
     assert_memory_equal(before, residual, sizeof before);
     push_codes_reset(&codes);

@@ -69,10 +69,14 @@ a_compressed_run_has_the_same_bits_in_frames_in_shared_memory_and_simulated(void
     for (size_t i = 1; i < compression_registry.count; i++) {
         char code[64];
         snprintf(code, sizeof code, "compression=%s", compression_registry.entries[i]->name);
-        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, code, "payload=frames"), OK);
+        const struct compression_kind *kind =
+            (const struct compression_kind *)compression_registry.entries[i];
+        const char *optimizer = kind->has_momentum ? "optimizer=sgd" : "optimizer=momentum";
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, code, optimizer, "payload=frames"), OK);
         expect_replayed(r);
-        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, code, "payload=shm"), OK);
-        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, code, "engine=virtual", "pace=gamma"), OK);
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, code, optimizer, "payload=shm"), OK);
+        assert_int_equal(
+            RIG_RUN(r, "run", RIG_SMALL, code, optimizer, "engine=virtual", "pace=gamma"), OK);
     }
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL), OK);
     process_expect_answer(r,
@@ -112,6 +116,30 @@ static void compressed_runs_replay_bit_for_bit(void **state)
                              "compression=topk"),
                      OK);
     expect_replayed(r);
+}
+
+/* 4000 samples are four epochs: the size of a code changes during the run. */
+static void runs_with_deep_gradient_compression_have_the_same_bits_and_replay(void **state)
+{
+    struct process_rig *r = *state;
+#define DEEP RIG_SMALL, "samples=4000", "compression=dgc", "optimizer=sgd"
+    assert_int_equal(RIG_RUN(r, "run", DEEP, "compression.warmup_epochs=3", "payload=frames"), OK);
+    assert_int_equal(RIG_RUN(r, "run", DEEP, "compression.warmup_epochs=3", "payload=shm"), OK);
+    assert_int_equal(RIG_RUN(r, "run", DEEP, "compression.warmup_epochs=3", "engine=virtual",
+                             "pace=gamma", "network.gbps=1"),
+                     OK);
+    process_expect_answer(r,
+                          "SELECT count(DISTINCT parameters_sha256) || ' ' || count(DISTINCT "
+                          "nullif(sent_bytes, 0)) FROM run",
+                          "1 1");
+    static const char *const with[][2] = {{"servers=3", "payload=frames"},
+                                          {"payload=frames", "consistency=softsync"},
+                                          {"engine=virtual", "servers=2"}};
+    for (size_t i = 0; i < COUNT_OF(with); i++) {
+        assert_int_equal(RIG_RUN(r, "run", DEEP, "workers=2", with[i][0], with[i][1], "pace=gamma"),
+                         OK);
+        expect_replayed(r);
+    }
 }
 
 static void virtual_runs_with_workers_that_died_replay(void **state)
@@ -430,6 +458,7 @@ int main(void)
         TEST(runs_of_real_processes_replay_bit_for_bit),
         TEST(a_compressed_run_has_the_same_bits_in_frames_in_shared_memory_and_simulated),
         TEST(compressed_runs_replay_bit_for_bit),
+        TEST(runs_with_deep_gradient_compression_have_the_same_bits_and_replay),
         TEST(virtual_runs_with_workers_that_died_replay),
         TEST(every_consistency_replays_with_workers_that_died),
         TEST(gradients_with_the_same_time_replay_in_order_of_arrival),
