@@ -120,14 +120,17 @@ static const float *gather(ps_client *c)
 }
 
 /* Each worker starts at a different server, to spread the load. */
-static void scatter(ps_client *c, const struct wire_push *push)
+static void scatter(ps_client *c, const struct wire_push *push, const struct push_codes *codes)
 {
     for (unsigned i = 0; i < c->server_count; i++) {
         unsigned server = (c->worker + i) % c->server_count;
         float *slice = connection_gradient(c->servers[server]);
         if (slice != c->gradient + c->slices.begin[server])
             memcpy(slice, c->gradient + c->slices.begin[server], bytes_of(c, server));
-        connection_push(c->servers[server], push);
+        const struct push_code *code = codes != NULL ? &codes->servers[server] : NULL;
+        connection_push(c->servers[server], push,
+                        code != NULL ? (struct connection_code){code->bytes, code->size}
+                                     : (struct connection_code){NULL, 0});
     }
 }
 
@@ -226,14 +229,15 @@ status ps_client_push_pull(ps_client *c, const struct ps_push *push, struct ps_r
 {
     status result = OK;
     uint64_t begin = clock_ns();
-    scatter(c, &(struct wire_push){.sent_ns = begin,
+    const struct wire_push sent = {.sent_ns = begin,
                                    .loss = push->loss,
                                    .pull_us = c->pull_us,
                                    .compute_us = push->compute_us,
                                    .data_us = push->data_us,
                                    .forward_us = push->forward_us,
                                    .backward_us = push->backward_us,
-                                   .samples = push->samples});
+                                   .samples = push->samples};
+    scatter(c, &sent, push->codes);
     TRY(wait_until_released(c));
     TRY(fill_release(c, next, begin));
     c->pull_us = next->waited_us;

@@ -17,7 +17,7 @@
 #define GRADLAG_PS_CLIENT_H
 
 #include "base/options.h"
-#include "worker/optimizer/optimizer.h"
+#include "ps/push_codes.h"
 
 #include <signal.h>
 
@@ -47,6 +47,7 @@ struct ps_release {
 };
 
 struct ps_push {
+    const struct push_codes *codes; /* of `gradient`; they stay until the next push. NULL: none */
     double loss, compute_us;
     double data_us, forward_us, backward_us; /* parts of compute_us */
     uint32_t samples;

@@ -1,6 +1,7 @@
 /* local_steps.c — see local_steps.h. */
 #include "ps/local_steps.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "ps/core/arithmetic.h"
 #include "ps/rules/consistency/consistency.h"
@@ -49,6 +50,21 @@ bool local_steps_enabled(const struct local_steps_plan *p)
     return p->outer.rule != NULL;
 }
 
+status local_steps_check(const options *o)
+{
+    status result = OK;
+    const struct outer_rule *rule =
+        (const struct outer_rule *)registry_find(&outer_registry, options_text(o, "outer"));
+    if (rule != NULL && rule->elastic && compression_of(o) != NULL) {
+        FAIL(ERROR_USAGE,
+             "%s: compression=%s adds what a code loses to the next push, but with outer=%s the "
+             "next push contains it already; set compression=none or another outer",
+             options_origin(o, "compression"), options_text(o, "compression"), rule->about.name);
+    }
+done:
+    return result;
+}
+
 static size_t stride(const struct local_steps_plan *p)
 {
     return (p->count + ALIGNED - 1) / ALIGNED * ALIGNED;
@@ -84,8 +100,20 @@ done:
     return result;
 }
 
+status local_steps_compress(struct local_steps *l, const options *o,
+                            const struct optimizer_layers *layers, uint64_t epoch_samples)
+{
+    return push_codes_open(&l->codes, o, layers, l->plan->count, epoch_samples);
+}
+
+bool local_steps_needed(const struct local_steps *l)
+{
+    return local_steps_enabled(l->plan) || push_codes_enabled(&l->codes);
+}
+
 void local_steps_close(struct local_steps *l)
 {
+    push_codes_close(&l->codes);
     memory_free(l->parameters);
     memory_free(l->velocity);
     *l = (struct local_steps){0};
@@ -94,6 +122,7 @@ void local_steps_close(struct local_steps *l)
 void local_steps_reset(struct local_steps *l)
 {
     l->started = false;
+    push_codes_reset(&l->codes);
 }
 
 /* Computes gradients and adds their statistics to those of the push. */
@@ -244,17 +273,38 @@ done:
     return result;
 }
 
+/* Coding counts as computing: it delays the push, and no other process takes part. */
+static void compress(struct local_steps *l, struct local_steps_push *push)
+{
+    const uint64_t begin = clock_ns();
+    push->coded = push_codes_apply(&l->codes, push->version, push->difference, push->stats.loss);
+    push->stats.compute_ns += clock_ns() - begin;
+}
+
+static status take_steps(struct local_steps *l, struct source *s)
+{
+    status result = OK;
+    const struct local_steps_plan *p = l->plan;
+    struct local_steps_push *push = s->push;
+    if (p->outer.rule == NULL)
+        return s->gradient(s->context, push->parameters, push->number, push->difference,
+                           &push->stats);
+    push->stats = (struct step_stats){0};
+    TRY(p->outer.rule->elastic ? run_elastic(l, s) : run_from_read(p, s));
+    push->stats.loss = (float)(s->losses / p->outer.steps);
+done:
+    return result;
+}
+
 status local_steps_run(struct local_steps *l, local_gradient *gradient, void *context,
                        struct local_steps_push *push)
 {
     status result = OK;
-    const struct local_steps_plan *p = l->plan;
     struct source s = {.gradient = gradient, .context = context, .push = push};
-    if (p->outer.rule == NULL)
-        return gradient(context, push->parameters, push->number, push->difference, &push->stats);
-    push->stats = (struct step_stats){0};
-    TRY(p->outer.rule->elastic ? run_elastic(l, &s) : run_from_read(p, &s));
-    push->stats.loss = (float)(s.losses / p->outer.steps);
+    push->coded = false;
+    TRY(take_steps(l, &s));
+    if (push_codes_enabled(&l->codes))
+        compress(l, push);
 done:
     return result;
 }

@@ -16,12 +16,16 @@
  * in an update). This assumes that all W workers advance at the same speed. The rate depends on
  * what was read and not on when, so replay and simulation take the same steps.
  *
+ * With key compression a push is the decoded code of the above (ps/push_codes.h), and also a
+ * function of the worker's residual.
+ *
  * Memory, in vectors of the parameters' size: `local_steps_scratch` during the steps. An elastic
  * worker keeps one vector, or two with optimizer=nesterov.
  */
 #ifndef GRADLAG_PS_LOCAL_STEPS_H
 #define GRADLAG_PS_LOCAL_STEPS_H
 
+#include "ps/push_codes.h"
 #include "ps/rules/outer/outer.h"
 #include "worker/optimizer/schedule.h"
 #include "worker/worker.h"
@@ -53,10 +57,20 @@ struct local_steps {
     const struct local_steps_plan *plan; /* borrowed */
     float *parameters, *velocity; /* [count] x and v of an elastic worker; NULL: not needed */
     bool started;                 /* an elastic worker has initialized them */
+    struct push_codes codes;      /* what compresses its pushes */
 };
 status local_steps_open(struct local_steps *l, const struct local_steps_plan *plan) MUST_CHECK;
 void local_steps_close(struct local_steps *l);
-/* Discards x and v, because a new incarnation of the worker starts. */
+/* Opens the codes of key compression for the worker's pushes. compression=none, or not called:
+ * pushes are not compressed. Errors: those of push_codes_open. */
+status local_steps_compress(struct local_steps *l, const options *o,
+                            const struct optimizer_layers *layers,
+                            uint64_t epoch_samples) MUST_CHECK;
+/* Whether a push of this worker is more than one gradient. */
+bool local_steps_needed(const struct local_steps *l);
+/* ERROR_USAGE: compression and an elastic outer rule. */
+status local_steps_check(const options *o) MUST_CHECK;
+/* Discards x, v and the residual, because a new incarnation of the worker starts. */
 void local_steps_reset(struct local_steps *l);
 
 /* The gradient of a batch, with the contract of worker_gradient (worker/worker.h). */
@@ -70,6 +84,7 @@ struct local_steps_push {
     float *difference;       /* [count] output: what the worker pushes */
     float *scratch;          /* local_steps_scratch floats; 64-byte alignment is faster */
     struct step_stats stats; /* output: sums over the steps; the loss is their mean */
+    bool coded;              /* output: `difference` is the decoded value of l->codes */
 };
 /* Computes one push. If a step diverges, the difference or the loss is not finite. Errors: those of
  * `gradient`. */

@@ -21,6 +21,8 @@ static status open_local(const struct ps_trainer_options *o, struct local_steps_
     TRY(local_steps_plan_open(plan, o->settings, o->workers, worker_parameter_count(o->worker),
                               o->total_samples, worker_epoch_samples(o->worker)));
     TRY(local_steps_open(local, plan));
+    struct optimizer_layers layers = worker_layers(o->worker);
+    TRY(local_steps_compress(local, o->settings, &layers, worker_epoch_samples(o->worker)));
     TRY(memory_new(scratch, local_steps_scratch(plan), sizeof **scratch, "local steps"));
 done:
     return result;
@@ -55,7 +57,8 @@ status ps_trainer_run(const struct ps_trainer_options *o)
                                          .scratch = scratch};
         TRY(local_steps_run(&local, gradient, o->worker, &steps));
         const struct step_stats *step = &steps.stats;
-        struct ps_push push = {.loss = step->loss,
+        struct ps_push push = {.codes = steps.coded ? &local.codes : NULL,
+                               .loss = step->loss,
                                .samples = step->samples,
                                .compute_us = (double)(step->data_ns + step->compute_ns) * 1e-3,
                                .data_us = (double)step->data_ns * 1e-3,

@@ -2,7 +2,7 @@
  * rank_state.h — state that each rank has for itself. A checkpoint needs it beside rank 0's view,
  * so that a resumed run ends in the bits of an unbroken one.
  *
- *   compression                  the rank's residual
+ *   compression                  the rank's residual, and with compression=dgc its velocity
  *   local_steps, momentum kept   the rank's optimizer state
  *   delay                        four numbers of each gradient that waits, see struct waiting_note
  *                                (that gradient is the same on all ranks: replica_view)

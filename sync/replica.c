@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/shared_memory.h"
-#include "sync/compression/compression.h"
+#include "sync/compression/compression_exchange.h"
 #include "worker/optimizer/optimizer.h"
 
 #include <string.h>
@@ -303,6 +303,7 @@ static void host_close(replica *r)
 {
     struct replica_host *h = r->state;
     optimizer_close(&h->optimizer);
+    compression_leave(h->compression);
     compression_close(&h->compression);
     shared_memory_free(h->parameters[0]);
     shared_memory_free(h->parameters[1]);
@@ -379,8 +380,10 @@ static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
     struct replica_host *h = r->state;
     const size_t bytes = COMMUNICATOR_NOTES * sizeof *notes;
     r->hidden_ns = 0;
-    if (h->compression != NULL)
+    if (h->compression != NULL) {
+        compression_set_epoch(h->compression, r->sent_epoch);
         return compression_mean(h->compression, r->c, r->sent, notes);
+    }
     memcpy(r->sent + r->count, notes, bytes);
     if (r->exchange_begun)
         TRY(communicator_finish(r->c, COMMUNICATOR_NOTES, &r->hidden_ns));
@@ -435,7 +438,7 @@ static status host_set(replica *r, const struct replica_view *from, uint64_t upd
 static size_t host_own_count(const replica *r)
 {
     const struct replica_host *h = r->state;
-    return (h->compression != NULL ? r->count : 0) +
+    return (h->compression != NULL ? compression_state_count(h->compression) : 0) +
            (h->keeps_state ? optimizer_state_count(h->optimizer) : 0);
 }
 
@@ -443,8 +446,8 @@ static void host_own_read(const replica *r, float *out)
 {
     const struct replica_host *h = r->state;
     if (h->compression != NULL) {
-        memcpy(out, h->compression->residual, r->count * sizeof *out);
-        out += r->count;
+        compression_state_read(h->compression, out);
+        out += compression_state_count(h->compression);
     }
     if (h->keeps_state && optimizer_state_count(h->optimizer) > 0)
         memcpy(out, optimizer_state(h->optimizer),
@@ -455,8 +458,8 @@ static void host_own_write(replica *r, const float *in)
 {
     struct replica_host *h = r->state;
     if (h->compression != NULL) {
-        memcpy(h->compression->residual, in, r->count * sizeof *in);
-        in += r->count;
+        compression_state_write(h->compression, in);
+        in += compression_state_count(h->compression);
     }
     if (h->keeps_state)
         optimizer_set_state(h->optimizer, in);

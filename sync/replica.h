@@ -88,7 +88,8 @@ struct replica {
     size_t count;
     /* Only for worker_gradient and worker_evaluate: they may be device addresses. */
     float *parameters, *gradient;
-    double epoch; /* position of training, for optimizer_set_epoch */
+    double epoch;      /* position of training, for optimizer_set_epoch */
+    double sent_epoch; /* the same at the exchange of a gradient, for compression_set_epoch */
     /* Key delay: updates between a gradient's computation and its own update. If it is not 0, the
      * gradient passed to replica_send is exchanged while the next one is computed. Its mean then
      * waits here. */

@@ -234,6 +234,7 @@ static status exchange(struct trainer *t, struct pending *m, uint64_t spent_ns)
 {
     status result = OK;
     const uint64_t began = clock_ns();
+    t->replica->sent_epoch = schedule_epoch(&t->schedule, t->samples, t->samples);
     TRY(replica_exchange(t->replica, m->notes));
     m->exchanged = true;
     m->exchange_ns = clock_ns() - began + spent_ns;

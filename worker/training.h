@@ -27,10 +27,10 @@ struct training_state {
     size_t vector_count;
     double loss_sum;     /* sum of losses since the last evaluation */
     uint64_t loss_count; /* number of gradients in loss_sum */
+    double sent_bytes;   /* as in struct training_outcome */
     /* Only mode=sync: */
     uint64_t skipped;      /* batches of each rank that led to no update */
     uint64_t skipped_last; /* skipped updates since the last applied one */
-    double sent_bytes;     /* as in struct training_outcome */
     size_t waiting;        /* of `vectors`, the first ones: mean gradients that wait (key delay) */
     const float *ranks;    /* state of each rank (sync/rank_state.h), rank after rank */
     size_t rank_count;     /* floats of one rank; 0: none */
@@ -85,7 +85,8 @@ struct training_outcome {
     uint64_t updates, samples_used, samples_computed;
     struct staleness_sum staleness; /* no gradients: staleness was not counted */
     double train_seconds;
-    /* Bytes of gradients in messages between all ranks; 0 without ranks. */
+    /* Bytes of gradients in messages between all ranks; with a parameter server, of gradients or
+     * their codes and of parameters in frames. */
     double sent_bytes;
     char parameters_sha256[65]; /* of the final parameters as little-endian float32; "": unknown */
 };

@@ -12,7 +12,7 @@
 #include "experiments/bench/bench.h"
 #include "experiments/config/config.h"
 #include "sync/communicator/ranks.h"
-#include "sync/compression/compression.h"
+#include "sync/compression/compression_exchange.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,6 +214,7 @@ static status measure_size(const struct bench *b, const options *o, communicator
     }
     TRY(measure(b, c, z, name, count));
 done:
+    compression_leave(z);
     compression_close(&z);
     return result;
 }

@@ -8,9 +8,10 @@
 #include "ps/rules/correction/correction.h"
 #include "ps/core/slices.h"
 #include "ps/rules/damping/damping.h"
+#include "ps/local_steps.h"
 #include "ps/rules/outer/outer.h"
 #include "ps/server/resume.h"
-#include "sync/compression/compression.h"
+#include "sync/compression/compression_exchange.h"
 #include "sync/pipeline/pipeline.h"
 #include "sync/trainer.h"
 #include "worker/data/sampler.h"
@@ -87,6 +88,19 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
         }
     }
     return false;
+}
+
+/* Compressed gradients: of asynchronous workers, and of real ranks. */
+static bool compression_without_effect(const options *o, struct ineffective *out)
+{
+    if (is_initial(o, "compression") || strcmp(options_text(o, "mode"), "async") == 0)
+        return false;
+    if (strcmp(options_text(o, "mode"), "pipeline") == 0) {
+        *out = (struct ineffective){"compression", "mode", "sync or async"};
+        return true;
+    }
+    *out = (struct ineffective){"compression", "engine", "real"};
+    return strcmp(options_text(o, "engine"), "real") != 0;
 }
 
 /* Keys that have no effect with the chosen pace. */
@@ -188,8 +202,9 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         *out = (struct ineffective){"momentum", "optimizer", "momentum or nesterov"};
         return true;
     }
-    if (recipe_without_effect(o, out) || pace_without_effect(o, out) ||
-        external_without_effect(o, out) || dataset_without_effect(o, out))
+    if (compression_without_effect(o, out) || recipe_without_effect(o, out) ||
+        pace_without_effect(o, out) || external_without_effect(o, out) ||
+        dataset_without_effect(o, out))
         return true;
     if (policy->never_stale && !is_initial(o, "correction")) {
         *out = (struct ineffective){"correction", "consistency", "asp"};
@@ -412,11 +427,13 @@ status config_check(const options *o)
         if (!is_initial(o, "resume"))
             TRY(resume_check(o));
         TRY(outer_open(&outer, o, (unsigned)options_integer(o, "workers")));
+        TRY(local_steps_check(o));
     }
     if (strcmp(options_text(o, "mode"), "sync") == 0) {
         TRY(sync_trainer_check(o));
         TRY(compression_check(o));
     }
+    TRY(compression_check_momentum(o));
     TRY(check_workers(o));
     TRY(check_external(o));
     TRY(sampler_check(o, chosen_dataset(o)->tokens));

@@ -7,7 +7,7 @@
 #include "ps/rules/outer/outer.h"
 #include "sync/communicator/communicator.h"
 #include "sync/pipeline/pipeline.h"
-#include "sync/compression/compression.h"
+#include "worker/compression/compression.h"
 #include "worker/data/augment.h"
 #include "worker/backend.h"
 #include "worker/data/dataset.h"

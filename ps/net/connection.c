@@ -60,6 +60,7 @@ struct connection {
     float *own_parameters, *own_gradient; /* if placed, they are the caller's */
 
     struct wire_message hello, ready, push; /* as sent, kept to be sent again */
+    struct connection_code code;            /* of that push */
     struct wire_release release;
     bool announced, released;         /* a release has arrived; and all its parameters */
     size_t received;                  /* bytes of them */
@@ -96,9 +97,10 @@ static void send_push(connection *c)
     if (c->shared)
         return;
     struct wire_message m = c->push;
-    const uint8_t *bytes = (const uint8_t *)c->own_gradient;
-    const size_t size = c->count * sizeof(float);
-    m.type = WIRE_GRADIENT;
+    const bool coded = c->code.bytes != NULL;
+    const uint8_t *bytes = coded ? c->code.bytes : (const uint8_t *)c->own_gradient;
+    const size_t size = coded ? c->code.size : c->count * sizeof(float);
+    m.type = coded ? WIRE_CODED : WIRE_GRADIENT;
     for (size_t at = 0; at < size; at += m.payload_bytes) {
         m.chunk = (struct wire_chunk){.version = c->push.push.read_version, .offset = at};
         m.payload_bytes = (uint32_t)(size - at < WIRE_CHUNK_BYTES ? size - at : WIRE_CHUNK_BYTES);
@@ -476,11 +478,12 @@ done:
     return result;
 }
 
-void connection_push(connection *c, const struct wire_push *push)
+void connection_push(connection *c, const struct wire_push *push, struct connection_code code)
 {
     REQUIRE(c->released && !c->ended);
     c->push = message_of(c, WIRE_PUSH);
     c->push.push = *push;
+    c->code = code;
     c->push.push.read_version = c->release.version;
     c->next++;
     c->announced = c->released = c->pinged = false;

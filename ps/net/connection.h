@@ -56,9 +56,15 @@ bool connection_was_evicted(const connection *c);
 struct connection_release connection_release(const connection *c);
 /* [count]; the caller may write it from a release to the next push. */
 float *connection_gradient(connection *c);
-/* Sends the gradient in connection_gradient(), and fills in the version that it was computed at.
+/* The code of a gradient (key compression); borrowed until the next push or the close. */
+struct connection_code {
+    const void *bytes; /* NULL: the gradient has no code */
+    size_t size;
+};
+/* Sends the gradient in connection_gradient(), and fills in the version that it was computed at. In
+ * frames it sends the code instead of the floats, if there is one.
  * Contract: the connection is released. */
-void connection_push(connection *c, const struct wire_push *push);
+void connection_push(connection *c, const struct wire_push *push, struct connection_code code);
 /* Leaves before training is over and sends the server the reason. STOPPED: this worker was asked to
  * stop; any other code: it failed. Call connection_close() next. */
 void connection_leave(connection *c, status why, const char *text);

@@ -9,7 +9,7 @@ static const uint8_t MAGIC[4] = {'G', 'L', 'A', 'G'};
 static const struct {
     const char *name;
     uint32_t body;
-    bool chunk; /* a second frame with floats follows */
+    bool chunk; /* a second frame with floats or code follows */
 } TYPES[WIRE_TYPES] = {
     [WIRE_HELLO] = {"hello", 48, false},
     [WIRE_WELCOME] = {"welcome", 96, false},
@@ -33,6 +33,7 @@ static const struct {
     [WIRE_NOTE] = {"note", 24 + WIRE_CODE_BYTES + WIRE_TEXT_BYTES, false},
     [WIRE_SLICE] = {"slice", 20, true},
     [WIRE_ORDER] = {"order", 16, false},
+    [WIRE_CODED] = {"coded", 16, true},
 };
 
 /* The position in a message that is encoded (out) or decoded (in). */
@@ -248,6 +249,7 @@ static void walk_body(struct cursor *c, struct wire_message *m)
         break;
     case WIRE_PARAMETERS:
     case WIRE_GRADIENT:
+    case WIRE_CODED:
         u64(c, &m->chunk.version);
         u64(c, &m->chunk.offset);
         break;

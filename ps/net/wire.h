@@ -2,7 +2,7 @@
  * wire.h — the messages between parameter servers and workers, as bytes.
  *
  * A message is a ZeroMQ message of one frame: a head of 48 bytes, and a body whose size the type
- * determines. If the type carries floats, they follow in a second frame. All fields are
+ * determines. If the type carries floats or a code, they follow in a second frame. All fields are
  * little-endian at fixed offsets; docs/wire-format.md has the tables. The bytes come from a
  * network, so wire_decode() checks all of them.
  */
@@ -18,7 +18,7 @@ enum {
     WIRE_TEXT_BYTES = 192, /* with at least one NUL */
     WIRE_CODE_BYTES = 24,  /* with at least one NUL */
     WIRE_MAX_BYTES = WIRE_HEAD_BYTES + 24 + WIRE_CODE_BYTES + WIRE_TEXT_BYTES,
-    WIRE_CHUNK_BYTES = 1 << 20, /* of floats per message, at most */
+    WIRE_CHUNK_BYTES = 1 << 20, /* of floats or code per message, at most */
     WIRE_NONCE_BYTES = 16,
     WIRE_HOST_BYTES = 16,
 };
@@ -47,6 +47,8 @@ enum wire_type {
     WIRE_NOTE,   /* follower: a row of table event */
     WIRE_SLICE,  /* follower: a chunk of the vector that server 0 requested */
     WIRE_ORDER,  /* server 0: orders an enum wire_order */
+    /* Between a worker and a server: */
+    WIRE_CODED, /* worker: a chunk of a gradient's code, instead of gradient (key compression) */
     WIRE_TYPES,
 };
 
@@ -89,7 +91,7 @@ struct wire_push {
     uint32_t samples;
 };
 
-struct wire_chunk { /* parameters and gradient; the second frame has the bytes */
+struct wire_chunk { /* parameters, gradient and coded; the second frame has the bytes */
     uint64_t version, offset;
 };
 

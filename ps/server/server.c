@@ -61,6 +61,9 @@ static status open_core(struct server *s)
     TRY(payload_open(&s->payload, s->count, slots, s->o->workers));
     s->offer_shared = payload_is_shared(s->payload) &&
                       strcmp(options_text(s->o->settings, "payload"), "frames") != 0;
+    TRY(slice_code_open(&s->codes, s->o->settings, &s->slices, s->o->server, &s->o->layers,
+                        SLICE_CODE_DECODES));
+    TRY(slice_code_epochs(&s->update_epochs, s->o->settings, s->o->epoch_samples));
     TRY(helpers_open_for_cores(&s->helpers));
     TRY(server_core_open(&s->core,
                          &(struct server_core_options){
@@ -92,6 +95,7 @@ static status resume(struct server *s, const struct training_state *start)
     s->before_ns = (uint64_t)(start->seconds * 1e9);
     s->tally.loss_sum = start->loss_sum;
     s->tally.loss_count = start->loss_count;
+    s->sent_bytes = start->sent_bytes * server_share(s);
     while (s->checkpoint_samples > 0 && s->next_checkpoint <= start->samples)
         s->next_checkpoint += s->checkpoint_samples;
     for (unsigned w = 0; w < s->o->workers; w++)
@@ -178,7 +182,9 @@ static void server_close(struct server *s)
     helpers_close(&s->helpers);
     probe_close(&s->probe);
     payload_close(&s->payload);
+    compression_close(&s->codes);
     for (unsigned w = 0; s->peers != NULL && w < s->o->workers; w++) {
+        memory_free(s->peers[w].code);
         peer_process_forget(&s->peers[w].life.pidfd);
         peer_process_forget(&s->peers[w].former_pidfd);
     }
@@ -379,6 +385,7 @@ static void fill_outcome(struct server *s, struct training_outcome *out)
     out->samples_used = server_core_samples_used(s->core);
     out->samples_computed = server_core_samples_computed(s->core);
     out->staleness = s->tally.staleness;
+    out->sent_bytes = s->sent_bytes / server_share(s);
     out->train_seconds = training_time_within(&s->o->length, s->train_seconds);
     if (parameters == NULL)
         return; /* another server's slice is lost */

@@ -178,6 +178,7 @@ static void begin_checkpoint(struct server *s)
     }
     server_core_state(s->core, now);
     now->seconds = training_seconds(s);
+    now->sent_bytes = s->sent_bytes / server_share(s);
     now->loss_sum = s->tally.loss_sum;
     now->loss_count = s->tally.loss_count;
     now->goes_on = !server_is_over(s);

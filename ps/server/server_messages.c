@@ -2,6 +2,7 @@
  * server_state.h. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "ps/server/server_state.h"
 
 #include <errno.h>
@@ -107,7 +108,8 @@ static void on_hello(struct server *s, const struct channel_received *r)
         .foreign = m->hello.settings != s->o->settings_hash,
         .pid = m->hello.pid,
         .life = {.pidfd = peer_process_watch(m->hello.host, m->hello.pid), .heard_ns = clock_ns()},
-        .former_pidfd = -1};
+        .former_pidfd = -1,
+        .code = p->code};
     if (payload_mailboxes(s->payload) != NULL)
         mailboxes_clear(payload_mailboxes(s->payload), m->worker);
     while (p->incarnation == 0)
@@ -207,18 +209,62 @@ static void on_push(struct server *s, unsigned w, const struct channel_received 
     }
 }
 
+/* Position of the version that the worker has read, for its code. */
+static double released_epoch(const struct server *s, const struct peer *p)
+{
+    return (double)p->release.release.version * s->update_epochs;
+}
+
+/* Where the next part of the push goes. NULL: the worker was refused, or the run has failed. */
+static uint8_t *destination(struct server *s, unsigned w, const struct channel_received *r)
+{
+    struct peer *p = &s->peers[w];
+    p->coded = r->message.type == WIRE_CODED;
+    if (!p->coded)
+        return (uint8_t *)payload_gradient(s->payload, w) + p->received;
+    if (s->codes == NULL) {
+        peers_protocol_error(s, w, r, "a code, but compression=none");
+        return NULL;
+    }
+    if (p->code == NULL &&
+        memory_new(&p->code, compression_bytes_at(s->codes, 0), 1, "the code of a push") != OK) {
+        server_fail(s, ERROR_OTHER, "%s", error_message());
+        return NULL;
+    }
+    return (uint8_t *)p->code + p->received;
+}
+
+/* The floats or the code are here completely. */
+static void payload_complete(struct server *s, unsigned w, const struct channel_received *r)
+{
+    struct peer *p = &s->peers[w];
+    if (p->coded)
+        compression_set_epoch(s->codes, released_epoch(s, p));
+    if (p->coded && !compression_is_valid(s->codes, p->code)) {
+        peers_protocol_error(s, w, r, "a code that no worker with these settings can have written");
+        return;
+    }
+    if (p->coded)
+        compression_decode(s->codes, p->code, payload_gradient(s->payload, w));
+    push_arrived(s, w);
+}
+
+/* A part of a gradient, or of its code. */
 static void on_gradient(struct server *s, unsigned w, const struct channel_received *r)
 {
     struct peer *p = &s->peers[w];
     const struct wire_message *m = &r->message;
-    const size_t size = s->count * sizeof(float);
+    const bool coded = m->type == WIRE_CODED;
+    const size_t size =
+        coded ? slice_push_bytes(s->codes, &s->slices, s->o->server, released_epoch(s, p))
+              : s->count * sizeof(float);
     if (m->sequence < p->next)
         return; /* of a repeated push */
     if (m->sequence > p->next || !p->released || m->chunk.version != p->release.release.version) {
         peers_protocol_error(s, w, r, "a part of a gradient that it was not released for");
         return;
     }
-    if (!p->receiving || m->chunk.offset != p->received) {
+    if (!p->receiving || m->chunk.offset != p->received || (p->received > 0 && coded != p->coded)) {
         p->receiving = false; /* a part is lost: the worker repeats all after on_ping() */
         return;
     }
@@ -226,11 +272,15 @@ static void on_gradient(struct server *s, unsigned w, const struct channel_recei
         peers_protocol_error(s, w, r, "more of a gradient than there are parameters");
         return;
     }
-    memcpy((uint8_t *)payload_gradient(s->payload, w) + p->received, r->payload, m->payload_bytes);
+    uint8_t *to = destination(s, w, r);
+    if (to == NULL)
+        return;
+    memcpy(to, r->payload, m->payload_bytes);
     p->received += m->payload_bytes;
+    s->sent_bytes += m->payload_bytes;
     p->wait_training_ns = training_ns_at(s, clock_ns());
     if (p->received == size)
-        push_arrived(s, w);
+        payload_complete(s, w, r);
 }
 
 static void on_ping(struct server *s, unsigned w, const struct channel_received *r)
@@ -311,6 +361,7 @@ static void handle_member(struct server *s, const struct channel_received *r)
         on_push(s, m->worker, r);
         break;
     case WIRE_GRADIENT:
+    case WIRE_CODED:
         on_gradient(s, m->worker, r);
         break;
     case WIRE_PING:

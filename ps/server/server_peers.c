@@ -93,6 +93,7 @@ void peers_release(struct server *s, unsigned w)
         m.payload_bytes = (uint32_t)(size - at < WIRE_CHUNK_BYTES ? size - at : WIRE_CHUNK_BYTES);
         if (!channel_send(s->channel, &p->id, &m, bytes + at))
             return; /* its connection is gone; the worker asks again with a pull */
+        s->sent_bytes += m.payload_bytes;
     }
 }
 

@@ -71,6 +71,7 @@
 #define GRADLAG_PS_SERVER_SERVER_STATE_H
 
 #include "ps/core/server_core.h"
+#include "ps/core/slice_code.h"
 #include "ps/core/slices.h"
 #include "ps/net/channel.h"
 #include "ps/net/liveness.h"
@@ -127,6 +128,8 @@ struct peer {
     uint64_t next;   /* sequence of the next push that has not arrived completely */
     bool receiving;  /* its announcement came, its floats are coming */
     size_t received; /* bytes of them */
+    bool coded;      /* they are a code */
+    void *code; /* [slice_push_bytes at epoch 0] received part of a code; NULL: none came so far */
     struct wire_message push;
     uint64_t arrived_ns, arrived_training_ns; /* the last complete push, on both clocks */
     bool released;                            /* to compute push `next` */
@@ -199,6 +202,9 @@ struct server {
     helpers *helpers;
     server_core *core;
     background *evaluator;             /* NULL: a follower */
+    compression *codes;                /* decodes pushes; NULL: compression=none */
+    double update_epochs;              /* slice_code_epochs */
+    double sent_bytes;                 /* second frames of gradients and parameters, so far */
     background *saver;                 /* NULL: no checkpoints */
     int wake_fd;                       /* epoll: background threads and the members' pidfds */
     unsigned timeout_ms, push_samples; /* the most samples of a push */
@@ -271,6 +277,12 @@ static inline bool server_leads(const struct server *s)
 static inline bool server_is_over(const struct server *s)
 {
     return s->ended || s->result != OK;
+}
+
+/* Its part of all parameters. Server 0 estimates the bytes of all servers from its own. */
+static inline double server_share(const struct server *s)
+{
+    return (double)s->count / (double)s->o->count;
 }
 
 /* By an error; a request to stop is none. */

@@ -32,6 +32,7 @@ static void read_checkpoint_settings(simulation *s, uint64_t epoch_samples)
 static status open_members(simulation *s)
 {
     status result = OK;
+    const struct optimizer_layers layers = worker_layers(gradient_pool_own(s->o.pool));
     TRY(memory_new(&s->members, s->o.workers, sizeof *s->members, "virtual workers"));
     TRY(memory_new(&s->places, (size_t)s->o.workers * s->servers, sizeof *s->places,
                    "virtual workers"));
@@ -39,6 +40,8 @@ static status open_members(simulation *s)
         s->members[w].batch = s->o.start != NULL ? s->o.start->batches[w] : 0;
         s->members[w].places = &s->places[w * s->servers];
         TRY(local_steps_open(&s->members[w].local, &s->plan));
+        TRY(local_steps_compress(&s->members[w].local, s->o.settings, &layers,
+                                 worker_epoch_samples(gradient_pool_own(s->o.pool))));
     }
     TRY(memory_new(&s->spare, s->o.workers, sizeof *s->spare, "gradient buffers"));
 done:
@@ -166,7 +169,7 @@ static const float *parameters_of(simulation *s, struct simulation_member *membe
 
 static void describe_job(simulation *s, struct simulation_member *member)
 {
-    member->job.compute = local_steps_enabled(&s->plan) ? local_steps : NULL;
+    member->job.compute = local_steps_needed(&member->local) ? local_steps : NULL;
     member->job.worker = (unsigned)(member - s->members);
     member->job.batch = member->batch;
     member->job.parameters = parameters_of(s, member);
@@ -222,6 +225,7 @@ static void perform_release(simulation *s, unsigned server, const struct server_
     place->ready = true;
     place->slot = a->slot;
     place->version = a->version;
+    s->sent_bytes += (double)simulation_parameter_bytes(s, server);
     bool everywhere = !member->computing && all_ready(s, member);
     if (everywhere) {
         return_buffer(s, member);
@@ -427,6 +431,7 @@ status simulation_push(simulation *s, unsigned server, unsigned w,
     REQUIRE(simulation_may_push(s, server, w));
     s->now = times->at_seconds;
     TRY(compute(s, member));
+    s->sent_bytes += (double)simulation_push_bytes(s, server, w);
     struct server_push push = {.worker = w,
                                .sequence = place->sequence,
                                .read_version = place->version,
@@ -507,6 +512,14 @@ size_t simulation_parameter_bytes(const simulation *s, unsigned server)
     return s->hosts[server].count * sizeof(float);
 }
 
+size_t simulation_push_bytes(const simulation *s, unsigned server, unsigned w)
+{
+    const struct simulation_member *member = &s->members[w];
+    const struct push_codes *codes = &member->local.codes;
+    return push_codes_enabled(codes) ? push_codes_bytes(codes, server, member->places[0].version)
+                                     : simulation_parameter_bytes(s, server);
+}
+
 unsigned simulation_buffers(const simulation *s)
 {
     return s->buffers;
@@ -525,6 +538,7 @@ status simulation_checkpoint(simulation *s, bool goes_on)
     struct training_state now;
     server_core_state(servers_first(s), &now);
     now.seconds = s->now;
+    now.sent_bytes = s->sent_bytes;
     now.loss_sum = s->tally.loss_sum;
     now.loss_count = s->tally.loss_count;
     now.goes_on = goes_on;
@@ -555,6 +569,7 @@ void simulation_outcome(simulation *s, double seconds, struct training_outcome *
     out->samples_computed = server_core_samples_computed(servers_first(s));
     out->staleness = s->tally.staleness;
     out->train_seconds = training_time_within(&s->o.length, seconds);
+    out->sent_bytes = s->sent_bytes;
     sha256_begin(&sum);
     sha256_add(&sum, servers_latest(s), s->count * sizeof(float));
     sha256_end(&sum, out->parameters_sha256);

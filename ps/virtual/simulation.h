@@ -18,7 +18,8 @@
  * is released again. So there are buffers for the gradients that the core holds, and for at most
  * 2 × threads + 1 others. With several servers a buffer also holds a copy of all slices. With an
  * outer rule it also holds the scratch memory of local steps, up to four vectors; elastic workers
- * keep one or two vectors each (local_steps.h).
+ * keep one or two vectors each (local_steps.h). With compression each worker keeps a residual and a
+ * code (push_codes.h).
  *
  * One thread calls all functions.
  */
@@ -92,6 +93,9 @@ bool simulation_ended(const simulation *s);
 uint64_t simulation_version(const simulation *s);
 /* Size of one server's slice. */
 size_t simulation_parameter_bytes(const simulation *s, unsigned server);
+/* Bytes of the worker's push to one server: of its code, or of its floats. Contract: all servers
+ * have released it. */
+size_t simulation_push_bytes(const simulation *s, unsigned server, unsigned w);
 /* Number of gradient buffers allocated so far. */
 unsigned simulation_buffers(const simulation *s);
 

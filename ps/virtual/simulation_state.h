@@ -50,6 +50,7 @@ struct simulation {
     float **spare; /* [spare_count]: unused gradient buffers */
     unsigned spare_count, buffers, ahead;
     double now;
+    double sent_bytes; /* of pushes and parameters on the simulated network, so far */
     uint64_t opened_ns, next_progress_ns, checkpoint_samples, next_checkpoint;
     bool checkpoints;
     struct local_steps_plan plan;

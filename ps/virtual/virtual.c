@@ -30,7 +30,7 @@ struct virtual_worker {
 
 struct virtual_server {
     uint64_t begin_ns, end_ns; /* of its work on the current event, or on its last one */
-    size_t bytes;
+    size_t bytes;              /* of its parameters */
 };
 
 /* A worker at one server. */
@@ -99,10 +99,10 @@ static uint64_t next_delay(struct cluster_run *c, unsigned w, unsigned server)
 
 /* All parts of a gradient have the same weight, and so have the replies to it. */
 static void start_transfer(struct cluster_run *c, struct shared_links *links, unsigned w,
-                           unsigned server, uint64_t now)
+                           unsigned server, size_t bytes, uint64_t now)
 {
     const double weight = cluster_share(&c->cluster, w, place_of(c, w, server)->messages);
-    shared_links_start(links, w, server, (double)c->servers[server].bytes, weight, now);
+    shared_links_start(links, w, server, (double)bytes, weight, now);
 }
 
 /* When the gradient has arrived at all servers and server 0 knows it. */
@@ -313,7 +313,7 @@ done:
 static void send_gradient(struct cluster_run *c, unsigned w, uint64_t now)
 {
     for (unsigned i = 0; i < c->count; i++)
-        start_transfer(c, &c->to_servers, w, i, now);
+        start_transfer(c, &c->to_servers, w, i, simulation_push_bytes(c->simulation, i, w), now);
 }
 
 static void send_or_receive_reply(struct cluster_run *c, unsigned server, unsigned w, uint64_t now)
@@ -321,7 +321,7 @@ static void send_or_receive_reply(struct cluster_run *c, unsigned server, unsign
     struct virtual_place *place = place_of(c, w, server);
     if (!place->reply_sent) {
         place->reply_sent = true;
-        start_transfer(c, &c->to_workers, w, server, now);
+        start_transfer(c, &c->to_workers, w, server, c->servers[server].bytes, now);
         return;
     }
     place->replied_ns = now;

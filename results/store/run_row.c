@@ -308,7 +308,8 @@ status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *out
         "UPDATE run SET status = :status, error = :error, finished_at = :now, updates = :updates, "
         "samples_used = :samples_used, samples_computed = :samples_computed, "
         "train_seconds = :train_seconds, parameters_sha256 = :parameters_sha256, "
-        "sent_bytes = CASE WHEN mode <> 'async' AND engine = 'real' THEN :sent_bytes END, "
+        "sent_bytes = CASE WHEN engine = 'real' OR (mode = 'async' AND engine = 'virtual') "
+        "THEN :sent_bytes END, "
         /* json_patch() ignores members that are NULL. */
         "host = json_patch(host, json_object('device', :device, 'program', json(:program), "
         "'communicator', :communicator, 'network', :network)), "

@@ -57,7 +57,8 @@ CREATE TABLE run (
     settings            TEXT CHECK (settings IS NULL OR json_valid(settings)),
     runner              TEXT CHECK (runner IS NULL OR json_valid(runner)),
     -- Bytes of gradients, with loss and flags, in messages of all ranks, by the cost model of the communicator; for a
-    -- pipeline also activations between stages. 0: ranks share memory. NULL: no ranks.
+    -- pipeline also activations between stages. 0: ranks share memory. An asynchronous run: gradients or codes, and
+    -- parameters, in frames. NULL: a simulated synchronous run.
     sent_bytes          INTEGER,
     -- 1: its totals are in the tables of run_summaries.sql.
     summarized          INTEGER,

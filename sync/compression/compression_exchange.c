@@ -16,10 +16,11 @@
  * P·(P − 1) × 20 bytes. If any gradient or note is not finite, no code is sent: the values would
  * stay in the residuals for ever.
  */
+#include "sync/compression/compression_exchange.h"
+
 #include "base/memory.h"
-#include "sync/compression/compression.h"
-#include "sync/communicator/ranks.h"
 #include "base/vector.h"
+#include "sync/communicator/ranks.h"
 
 #include <math.h>
 #include <string.h>
@@ -136,7 +137,7 @@ done:
 
 void compression_leave(compression *z)
 {
-    struct compression_exchange *x = z->exchange;
+    struct compression_exchange *x = z != NULL ? z->exchange : NULL;
     if (x == NULL || x->c->failed) /* failed: codes may still arrive there */
         return;
     memory_free(x->code);

@@ -4,7 +4,6 @@
 #include "experiments/config/config.h"
 #include "ps/server/resume.h"
 #include "sync/communicator/communicator.h"
-#include "sync/compression/compression.h"
 #include "tests/ps/rules/rule_combinations.h"
 #include "worker/cpu/onednn_compat.h"
 #include "worker/optimizer/optimizer.h"
@@ -142,7 +141,12 @@ static void draw_async(struct campaign_episode *e)
         campaign_set(e, "outer.steps=3");
     e->async = true;
     e->servers = servers;
-    e->repeats = workers == 1 && servers == 1;
+    /* A resumed run begins with residual 0, so it has other bits. */
+    static const char *const codes[] = {"fp16", "bf16", "topk", "sign"};
+    const bool coded = (c.outer == NULL || !c.outer->elastic) && campaign_chance(e, 0.3);
+    if (coded)
+        campaign_set(e, "compression=%s", codes[draw(e, 0, COUNT_OF(codes) - 1)]);
+    e->repeats = workers == 1 && servers == 1 && !coded;
 }
 
 static void draw_sockets(struct campaign_episode *e)
@@ -191,12 +195,13 @@ static void draw_sync(struct campaign_episode *e)
 {
     static const char *const communicators[] = {"auto",   "mpi",          "ring",
                                                 "shared", "hierarchical", "naive"};
+    static const char *const codes[] = {"none", "fp16", "bf16", "topk", "sign"};
     campaign_set(e, "mode=sync");
     set_workers(e, draw(e, 1, 4));
     campaign_set(e, "communicator=%s", communicators[draw(e, 0, COUNT_OF(communicators) - 1)]);
     set_named(e, "optimizer", &optimizer_registry);
     if (campaign_chance(e, 0.3))
-        set_named(e, "compression", &compression_registry);
+        campaign_set(e, "compression=%s", codes[draw(e, 0, COUNT_OF(codes) - 1)]);
     if (campaign_chance(e, 0.3))
         campaign_set(e, "delay=%u", draw(e, 1, 4));
     if (campaign_chance(e, 0.2))

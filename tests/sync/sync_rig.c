@@ -5,7 +5,7 @@
 #include "experiments/config/config.h"
 #include "sync/communicator/communicator.h"
 #include "sync/communicator/ranks.h"
-#include "sync/compression/compression.h"
+#include "worker/compression/compression.h"
 #include "tests/rigs/patience.h"
 #include "tests/rigs/scratch.h"
 

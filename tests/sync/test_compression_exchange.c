@@ -4,7 +4,8 @@
  */
 #include "base/memory.h"
 #include "sync/trainer.h"
-#include "tests/sync/compression_rig.h"
+#include "sync/compression/compression_exchange.h"
+#include "tests/worker/compression/compression_rig.h"
 #include "tests/sync/sync_rig.h"
 #include "base/vector.h"
 
@@ -124,6 +125,7 @@ done:
     if (result != OK)
         (void)error_add_context(result, "compression=%s of %zu", name, count);
     model_close(&m);
+    compression_leave(z);
     compression_close(&z);
     return result;
 }
@@ -162,6 +164,7 @@ done:
     if (result != OK)
         (void)error_add_context(result, "compression=%s of %zu", name, count);
     model_close(&m);
+    compression_leave(z);
     compression_close(&z);
     return result;
 }

@@ -129,6 +129,7 @@ static status case_resume_own(unsigned rank, unsigned size)
     TRY(resume(SETTINGS("compression=fp16"), 0, 0, rank, size));
     TRY(resume(SETTINGS("compression=topk", "compression.ratio=0.1"), 0, 0, rank, size));
     TRY(resume(SETTINGS("compression=sign", "delay=1"), 0, 0, rank, size));
+    TRY(resume(SETTINGS("optimizer=sgd", "compression=dgc"), 0, 0, rank, size));
     TRY(resume(SETTINGS("delay=1", "evaluate_every=0.3"), 0, 0, rank, size));
     TRY(resume(SETTINGS("delay=1", "overlap=yes", "bucket_kib=1"), 0, 0, rank, size));
     TRY(resume(SETTINGS("delay=7", "optimizer=adamw", "compression=fp16"), 0, 0, rank, size));

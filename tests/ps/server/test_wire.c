@@ -22,7 +22,8 @@ static void fill(void *at, size_t size)
 
 static bool is_chunk(enum wire_type type)
 {
-    return type == WIRE_PARAMETERS || type == WIRE_GRADIENT || type == WIRE_SLICE;
+    return type == WIRE_PARAMETERS || type == WIRE_GRADIENT || type == WIRE_SLICE ||
+           type == WIRE_CODED;
 }
 
 static bool is_text(enum wire_type type)
@@ -228,6 +229,28 @@ static void a_gradient_chunk_has_the_documented_bytes(void **state UNUSED)
     assert_encodes_to(&m, golden, sizeof golden);
 }
 
+static void a_code_chunk_has_the_documented_bytes(void **state UNUSED)
+{
+    static const uint8_t golden[] = {
+        'G', 'L', 'A', 'G', 1,  0, 23, 0, /* magic, version, type: coded */
+        1,   0,   0,   0,   0,  0, 0,  0, /* run token */
+        2,   0,   0,   0,   0,  0, 0,  0, /* incarnation */
+        3,   0,   0,   0,   0,  0, 0,  0, /* sequence of the push */
+        4,   0,   0,   0,   16, 0, 0,  0, /* worker; bytes of the body */
+        80,  0,   0,   0,   0,  0, 0,  0, /* bytes of the second frame; reserved */
+        5,   0,   0,   0,   0,  0, 0,  0, /* version that was read */
+        6,   0,   0,   0,   0,  0, 0,  0, /* offset */
+    };
+    const struct wire_message m = {.type = WIRE_CODED,
+                                   .run_token = 1,
+                                   .incarnation = 2,
+                                   .sequence = 3,
+                                   .worker = 4,
+                                   .payload_bytes = 80,
+                                   .chunk = {.version = 5, .offset = 6}};
+    assert_encodes_to(&m, golden, sizeof golden);
+}
+
 static void control_messages_are_small(void **state UNUSED)
 {
     uint8_t bytes[WIRE_MAX_BYTES];
@@ -342,6 +365,7 @@ int main(void)
         cmocka_unit_test(a_release_has_the_documented_bytes),
         cmocka_unit_test(a_hello_has_the_documented_bytes),
         cmocka_unit_test(a_gradient_chunk_has_the_documented_bytes),
+        cmocka_unit_test(a_code_chunk_has_the_documented_bytes),
         cmocka_unit_test(control_messages_are_small),
         cmocka_unit_test(a_cut_or_lengthened_message_is_an_error),
         cmocka_unit_test(a_wrong_head_is_an_error),

@@ -2,6 +2,7 @@
 #include "tests/rigs/process_rig.h"
 
 #include "ps/rules/consistency/consistency.h"
+#include "worker/compression/compression.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,6 +59,87 @@ static void runs_of_real_processes_replay_bit_for_bit(void **state)
     }
     assert_true(atoi(process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'dropped_stale'")) >
                 10);
+}
+
+/* The worker codes and decodes: neither the payload nor the engine changes the bits. */
+static void
+a_compressed_run_has_the_same_bits_in_frames_in_shared_memory_and_simulated(void **state)
+{
+    struct process_rig *r = *state;
+    for (size_t i = 1; i < compression_registry.count; i++) {
+        char code[64];
+        snprintf(code, sizeof code, "compression=%s", compression_registry.entries[i]->name);
+        const struct compression_kind *kind =
+            (const struct compression_kind *)compression_registry.entries[i];
+        const char *optimizer = kind->has_momentum ? "optimizer=sgd" : "optimizer=momentum";
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, code, optimizer, "payload=frames"), OK);
+        expect_replayed(r);
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, code, optimizer, "payload=shm"), OK);
+        assert_int_equal(
+            RIG_RUN(r, "run", RIG_SMALL, code, optimizer, "engine=virtual", "pace=gamma"), OK);
+    }
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL), OK);
+    process_expect_answer(r,
+                          "SELECT count(*) FROM (SELECT 1 FROM run WHERE compression <> 'none' "
+                          "GROUP BY compression HAVING count(DISTINCT parameters_sha256) > 1 OR "
+                          "count(*) <> 3)",
+                          "0");
+    process_expect_answer(
+        r, "SELECT count(DISTINCT parameters_sha256) = count(DISTINCT compression) FROM run", "1");
+    /* Frames and the simulated network carry a code up and floats down, for each of 60 updates. */
+    process_expect_answer(r,
+                          "SELECT group_concat(DISTINCT (SELECT sent_bytes FROM run x WHERE "
+                          "x.compression = run.compression AND x.engine = 'virtual') = sent_bytes) "
+                          "FROM run WHERE config ->> '$.payload' = 'frames'",
+                          "1");
+    process_expect_answer(r, "SELECT sum(sent_bytes) FROM run WHERE config ->> '$.payload' = 'shm'",
+                          "0");
+}
+
+static void compressed_runs_replay_bit_for_bit(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const with[][2] = {
+        {"payload=frames", "damping=inverse"}, {"payload=shm", "consistency=softsync"},
+        {"servers=3", "payload=frames"},       {"servers=2", "read=torn"},
+        {"outer=nesterov", "outer.steps=2"},   {"on_nonfinite=skip", "payload=frames"},
+    };
+    static const char *const codes[] = {"compression=topk", "compression=sign", "compression=fp16"};
+    for (size_t i = 0; i < COUNT_OF(with); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2", with[i][0], with[i][1],
+                                 codes[i % COUNT_OF(codes)], "pace=gamma", "pace.mean_ms=1"),
+                         OK);
+        expect_replayed(r);
+    }
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=9",
+                             "samples=3000", "crash.mtbf_s=0.5", "crash.down_s=0.1",
+                             "compression=topk"),
+                     OK);
+    expect_replayed(r);
+}
+
+/* 4000 samples are four epochs: the size of a code changes during the run. */
+static void runs_with_deep_gradient_compression_have_the_same_bits_and_replay(void **state)
+{
+    struct process_rig *r = *state;
+#define DEEP RIG_SMALL, "samples=4000", "compression=dgc", "optimizer=sgd"
+    assert_int_equal(RIG_RUN(r, "run", DEEP, "compression.warmup_epochs=3", "payload=frames"), OK);
+    assert_int_equal(RIG_RUN(r, "run", DEEP, "compression.warmup_epochs=3", "payload=shm"), OK);
+    assert_int_equal(RIG_RUN(r, "run", DEEP, "compression.warmup_epochs=3", "engine=virtual",
+                             "pace=gamma", "network.gbps=1"),
+                     OK);
+    process_expect_answer(r,
+                          "SELECT count(DISTINCT parameters_sha256) || ' ' || count(DISTINCT "
+                          "nullif(sent_bytes, 0)) FROM run",
+                          "1 1");
+    static const char *const with[][2] = {{"servers=3", "payload=frames"},
+                                          {"payload=frames", "consistency=softsync"},
+                                          {"engine=virtual", "servers=2"}};
+    for (size_t i = 0; i < COUNT_OF(with); i++) {
+        assert_int_equal(RIG_RUN(r, "run", DEEP, "workers=2", with[i][0], with[i][1], "pace=gamma"),
+                         OK);
+        expect_replayed(r);
+    }
 }
 
 static void virtual_runs_with_workers_that_died_replay(void **state)
@@ -374,6 +456,9 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(runs_of_real_processes_replay_bit_for_bit),
+        TEST(a_compressed_run_has_the_same_bits_in_frames_in_shared_memory_and_simulated),
+        TEST(compressed_runs_replay_bit_for_bit),
+        TEST(runs_with_deep_gradient_compression_have_the_same_bits_and_replay),
         TEST(virtual_runs_with_workers_that_died_replay),
         TEST(every_consistency_replays_with_workers_that_died),
         TEST(gradients_with_the_same_time_replay_in_order_of_arrival),

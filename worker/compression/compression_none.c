@@ -1,5 +1,5 @@
 /* compression_none.c — gradients in float32, not compressed. */
-#include "sync/compression/compression.h"
+#include "worker/compression/compression.h"
 
 const struct compression_kind compression_none = {
     .about = {.name = "none", .description = "float32, not compressed"},

@@ -10,7 +10,7 @@
  * word i / 32, set if it is negative. If a float is not finite, its tensor's scale is not finite,
  * and so is the whole tensor after decoding.
  */
-#include "sync/compression/compression.h"
+#include "worker/compression/compression.h"
 #include "base/vector.h"
 
 #include <math.h>
@@ -127,6 +127,14 @@ static void sign_add(const compression *z, const void *code, size_t count UNUSED
     }
 }
 
+/* Bits after the last float are 0. */
+static bool sign_is_valid(const compression *z, const void *code)
+{
+    const uint32_t *words = (const uint32_t *)code + z->tensors;
+    const size_t used = z->count % BITS;
+    return used == 0 || words[z->count / BITS] >> used == 0;
+}
+
 const struct compression_kind compression_sign = {
     .about = {.name = "sign",
               .description = "one bit per float and a scale per tensor: about 1/32 of the bytes",
@@ -135,4 +143,5 @@ const struct compression_kind compression_sign = {
     .code_bytes = sign_code_bytes,
     .encode = sign_encode,
     .add = sign_add,
+    .is_valid = sign_is_valid,
 };

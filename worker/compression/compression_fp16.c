@@ -5,7 +5,7 @@
  * the rest. Values that are not finite stay so. Conversions use integer arithmetic, which gives the
  * same bits on every processor.
  */
-#include "sync/compression/compression.h"
+#include "worker/compression/compression.h"
 #include "base/vector.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
  * test_compression.c — codes of gradients: values computed by hand, all 16-bit codes, error
  * feedback. Exchanges between ranks: test_compression_exchange.c.
  */
-#include "tests/sync/compression_rig.h"
+#include "tests/worker/compression/compression_rig.h"
 #include "base/vector.h"
 
 #include <math.h>
@@ -257,6 +257,7 @@ static void error_feedback_loses_nothing(void **state UNUSED)
             double given = vector_sum_of_squares(COUNT, before);
             double left = vector_sum_of_squares(COUNT, z->residual);
             double taken = strcmp(name, "topk") == 0   ? 0.01
+                           : strcmp(name, "dgc") == 0  ? 0.25
                            : strcmp(name, "sign") == 0 ? 0.2
                                                        : 0.9999;
             if (left > (1 - taken) * given)
@@ -268,6 +269,60 @@ static void error_feedback_loses_nothing(void **state UNUSED)
                          (double)z->residual[i], all[i]);
         compression_close(&z);
     }
+}
+
+/* Lin et al. 2018, momentum correction and momentum factor masking, with m = 1/2 and k = 1 of 4. */
+static void dgc_matches_codes_computed_by_hand(void **state UNUSED)
+{
+    static const struct {
+        float gradient[4];
+        uint32_t index;
+        float value, velocity[4], residual[4];
+    } steps[] = {
+        {{1, 2, 0, 0}, 1, 2, {1, 0, 0, 0}, {1, 0, 0, 0}},
+        {{0, 0, 0, 1}, 0, 1.5f, {0, 0, 0, 1}, {0, 0, 0, 1}},
+        {{0, 0, 4, 0}, 2, 4, {0, 0, 0, 0.5f}, {0, 0, 0, 1.5f}},
+        {{0, 0, 0, 0}, 3, 1.75f, {0, 0, 0, 0}, {0, 0, 0, 0}},
+    };
+    compression *z = NULL;
+    assert_int_equal(compression_rig_open(&z, "dgc", NULL, 4, NULL, 0), OK);
+    z->momentum = 0.5f;
+    assert_int_equal(compression_state_count(z), 8);
+    for (size_t n = 0; n < COUNT_OF(steps); n++) {
+        struct {
+            uint32_t index;
+            float value;
+        } code;
+        float both[8];
+        assert_int_equal(compression_code_bytes(z), sizeof code);
+        compression_encode(z, steps[n].gradient, 0, 4, &code);
+        assert_int_equal(code.index, steps[n].index);
+        assert_floats(&code.value, &steps[n].value, 1);
+        assert_floats(z->velocity, steps[n].velocity, 4);
+        assert_floats(z->residual, steps[n].residual, 4);
+        compression_state_read(z, both);
+        compression_reset(z);
+        compression_state_write(z, both);
+    }
+    compression_close(&z);
+}
+
+/* The paper's 75, 93.75, 98.4375, 99.6 and 99.9 % that are not sent. */
+static void dgc_sends_less_in_each_epoch_of_the_warm_up(void **state UNUSED)
+{
+    static const struct {
+        double epoch;
+        size_t k;
+    } expected[] = {{0, 16384},  {0.99, 16384}, {1, 4096}, {2.5, 1024},
+                    {3.99, 256}, {4, 66},       {1e9, 66}};
+    compression *z = NULL;
+    assert_int_equal(compression_rig_open(&z, "dgc", NULL, 65536, NULL, 0), OK);
+    for (size_t n = 0; n < COUNT_OF(expected); n++) {
+        assert_int_equal(compression_bytes_at(z, expected[n].epoch), 8 * expected[n].k);
+        compression_set_epoch(z, expected[n].epoch);
+        assert_int_equal(compression_code_bytes(z), 8 * expected[n].k);
+    }
+    compression_close(&z);
 }
 
 static void values_that_are_not_finite_stay_so(void **state UNUSED)
@@ -297,6 +352,8 @@ int main(void)
         cmocka_unit_test(every_half_is_its_own_code),
         cmocka_unit_test(topk_matches_codes_computed_by_hand),
         cmocka_unit_test(topk_sends_the_largest_values),
+        cmocka_unit_test(dgc_matches_codes_computed_by_hand),
+        cmocka_unit_test(dgc_sends_less_in_each_epoch_of_the_warm_up),
         cmocka_unit_test(sign_matches_codes_computed_by_hand),
         cmocka_unit_test(sign_keeps_tensors_apart),
         cmocka_unit_test(error_feedback_loses_nothing),

@@ -3,7 +3,7 @@
  * range. A value that would round to infinity becomes the largest finite value; the residual keeps
  * the rest. Values that are not finite stay so.
  */
-#include "sync/compression/compression.h"
+#include "worker/compression/compression.h"
 #include "base/vector.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "tests/sync/compression_rig.h"
+#include "tests/worker/compression/compression_rig.h"
 
 static const struct compression_kind *kind_called(const char *name)
 {
@@ -18,6 +18,8 @@ status compression_rig_open(compression **out, const char *name, const char *rat
         TRY(options_declare(o, kind->about.options));
     if (ratio != NULL)
         TRY(options_set(o, "compression.ratio", ratio, "test"));
+    if (options_declared(o, "compression.momentum")) /* nothing is then lost nor added */
+        TRY(options_set(o, "compression.momentum", "0", "test"));
     TRY(compression_open(out, kind, o, count, ends, tensors));
 done:
     options_close(&o);
