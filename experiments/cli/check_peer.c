@@ -6,7 +6,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "experiments/cli/check.h"
+#include "experiments/config/config.h"
+#include "experiments/run/child_process.h"
 #include "ps/net/channel.h"
 
 #include <signal.h>
@@ -248,5 +251,61 @@ status check_peer(struct check *c, const options *o)
     (void)channel_send(p.channel, NULL, &bye, NULL);
 done:
     close_peer(&p);
+    return result;
+}
+
+/* ---- the cost of encryption ---------------------------------------------------------------------
+ */
+
+static void listen_in_child(const void *context)
+{
+    struct link_peer p = {0};
+    if (open_peer(&p, context, true) == OK)
+        (void)!listen_until_goodbye(&p);
+    close_peer(&p);
+}
+
+/* The rate between two processes of this host, in bytes per second. `folder` has the endpoint and
+ * the keys. */
+static status measure_here(const char *folder, bool encrypted, double *rate)
+{
+    status result = OK;
+    options *o = NULL;
+    struct child listener = {0};
+    struct link_peer p = {0};
+    struct text endpoint = {0}, keys = {0};
+    text_add(&endpoint, "endpoint=ipc://%s/%s", folder, encrypted ? "encrypted" : "plain");
+    text_add(&keys, "curve=%s/keys", folder);
+    const char *const settings[] = {"mode=async", endpoint.at, encrypted ? keys.at : NULL, NULL};
+    TRY(config_compose_texts(&o, settings, NULL, "check"));
+    TRY(child_fork(&listener, listen_in_child, o));
+    TRY(open_peer(&p, o, false));
+    TRY(round_trip(&p));
+    TRY(measure_rate(&p, false, rate));
+done:
+    close_peer(&p);
+    child_kill(&listener);
+    options_close(&o);
+    text_free(&endpoint);
+    text_free(&keys);
+    return result;
+}
+
+status check_encryption(struct check *c)
+{
+    status result = OK;
+    struct folder folder = {0};
+    struct text keys = {0};
+    double plain, encrypted;
+    TRY(folder_make(&folder, NULL));
+    text_add(&keys, "%s/keys", folder.path);
+    TRY(curve_make(keys.at));
+    TRY(measure_here(folder.path, false, &plain));
+    TRY(measure_here(folder.path, true, &encrypted));
+    check_number(c, "zeromq", "one way between 2 processes, plain", 8e-9 * plain, "Gbit/s");
+    check_number(c, "zeromq", "the same, encrypted (curve)", 8e-9 * encrypted, "Gbit/s");
+done:
+    folder_remove(&folder);
+    text_free(&keys);
     return result;
 }

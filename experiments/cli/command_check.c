@@ -47,7 +47,8 @@ const char command_check_help[] =
     "and measures matrix products and copies. The exit code is 0 unless something that you\n"
     "requested (device=cuda, dataset=…, results=…) is missing.\n\n"
     "  --quick  only inspect, measure nothing\n"
-    "  --links  also measure an allreduce of 2 ranks and a push and pull between 2 processes.\n"
+    "  --links  also measure an allreduce of 2 ranks, a push and pull between 2 processes, and\n"
+    "           messages with and without encryption.\n"
     "           Under mpirun on several hosts: only latency and bandwidth of each pair of hosts\n"
     "  --listen wait for one `gradlag check endpoint=…` on another host and answer it\n"
     "  --json   print one JSON object per line\n\n"
@@ -335,6 +336,9 @@ static void check_links(struct check *c)
     check_link(c, "allreduce",
                (const char *const[]){"allreduce", "ranks=2", "repeats=3", "variants=mpi,shared",
                                      "sizes=1000,100000,4000000", NULL});
+    const status encryption = check_encryption(c);
+    if (encryption != OK)
+        check_failed(c, "zeromq", encryption, true);
     check_link(c, "push-pull",
                (const char *const[]){"push-pull", "repeats=3", "window_s=0.1", "counts=1",
                                      "sizes=400000", "cases=small,shm", NULL});

@@ -273,6 +273,7 @@ static void links_between_hosts_are_measured_and_the_slow_one_is_named(void **st
     const double slow = measured(r, "bandwidth", "host1 <- host3");
     assert_true(slow > 0.03 && slow < 0.066);
     assert_true(measured(r, "allreduce", "3 ranks, mpi") > 0);
+    assert_true(measured(r, "zeromq", "the same, encrypted (curve)") > 0);
     expect_slow(r, "host1 <- host3");
     expect_slow(r, "host2 <- host3");
     assert_non_null(strstr(process_output(r), "\"what\":\"host2\",\"text\":\"tcp eth0 "));
