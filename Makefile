@@ -320,6 +320,11 @@ links: all
 slurm: all
 	$(Q)scripts/try-slurm $(PROGRAM)
 
+## hosts: runs on four simulated hosts by one command, with links of 100 Mbit/s (root)
+.PHONY: hosts
+hosts: all
+	$(Q)scripts/try-hosts $(PROGRAM)
+
 ## server-links: compare asynchronous runs over links of 0.1 and 1 Gbit/s with the virtual cluster (root)
 .PHONY: server-links
 server-links: all
