@@ -66,18 +66,25 @@ static double level_of(const struct shared_links *l, const struct transfer *t)
     return least;
 }
 
+/* Visits only links that an open transfer uses: usually few of thousands. */
 static void find_least_links(struct shared_links *l, unsigned open)
 {
     const unsigned hops = hops_of(l);
-    for (unsigned i = 0; i < links_count(l); i++) {
-        l->use[i].weight = 0;
-        l->use[i].is_least = true;
+    for (unsigned k = 0; k < open; k++) {
+        for (unsigned i = 0; i < hops; i++) {
+            l->use[l->open[k]->path[i]].weight = 0;
+            l->use[l->open[k]->path[i]].is_least = true;
+        }
     }
     for (unsigned k = 0; k < open; k++)
         for (unsigned i = 0; i < hops; i++)
             l->use[l->open[k]->path[i]].weight += l->open[k]->weight;
-    for (unsigned i = 0; i < links_count(l); i++)
-        l->use[i].level = l->use[i].room / l->use[i].weight;
+    for (unsigned k = 0; k < open; k++) {
+        for (unsigned i = 0; i < hops; i++) {
+            struct link_use *u = &l->use[l->open[k]->path[i]];
+            u->level = u->room / u->weight;
+        }
+    }
     for (unsigned k = 0; k < open; k++) {
         const double least = level_of(l, l->open[k]);
         for (unsigned i = 0; i < hops; i++) {
@@ -131,10 +138,11 @@ static double rate_of_link(const struct links_shape *s, unsigned link)
  */
 static void share_rates(struct shared_links *l)
 {
-    for (unsigned i = 0; i < links_count(l); i++)
-        l->use[i].room = rate_of_link(&l->shape, i);
-    for (unsigned i = 0; i < l->count; i++)
+    for (unsigned i = 0; i < l->count; i++) {
         l->open[i] = &l->transfers[i];
+        for (unsigned k = 0; k < hops_of(l); k++)
+            l->use[l->open[i]->path[k]].room = rate_of_link(&l->shape, l->open[i]->path[k]);
+    }
     for (unsigned open = l->count; open > 0;) {
         find_least_links(l, open);
         open = fill_least_links(l, open);
