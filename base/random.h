@@ -19,10 +19,11 @@ enum random_purpose { /* never renumber: the values determine the streams of rec
                       RANDOM_COMPRESSION = 6,
                       RANDOM_SEARCH = 7,
                       RANDOM_TEST = 8,
-                      RANDOM_CRASH = 9,    /* step = the virtual worker's life */
-                      RANDOM_JITTER = 10,  /* step = the virtual worker's messages */
-                      RANDOM_SHARE = 11,   /* step = the virtual worker's messages */
-                      RANDOM_WINDOWS = 12, /* windows of a text: step = batch */
+                      RANDOM_CRASH = 9,     /* step = the virtual worker's life */
+                      RANDOM_JITTER = 10,   /* step = the virtual worker's messages */
+                      RANDOM_SHARE = 11,    /* step = the virtual worker's messages */
+                      RANDOM_WINDOWS = 12,  /* windows of a text: step = batch */
+                      RANDOM_SLOWDOWN = 13, /* slow-downs: worker = rack, step = window of time */
 };
 
 struct random_stream {

@@ -166,8 +166,10 @@ static void add_compute_time(struct virtual *v, struct timing *timing, uint64_t 
     for (unsigned rank = 0; rank < v->ranks->count; rank++) {
         struct timing *t = &timing[rank];
         t->compute_ns = t->waited_ns = 0;
+        const uint64_t begins_ns = v->ranks->now_ns + v->positions[rank].computed_ns;
         for (unsigned i = 0; i < batches; i++)
-            t->compute_ns += cluster_step_ns(&v->ranks->cluster, rank, first + i);
+            t->compute_ns +=
+                cluster_step_ns(&v->ranks->cluster, rank, first + i, begins_ns + t->compute_ns);
         v->positions[rank].computed_ns += t->compute_ns;
     }
 }

@@ -414,6 +414,13 @@ static bool is_idle(const options *o, const struct option *option)
            strcmp(options_text(o, "engine"), "virtual") != 0;
 }
 
+/* A key that later versions added, with its default. */
+static bool is_unused(const options *o, const struct option *option)
+{
+    return key_use_of(option->key) == KEY_OPTIONAL &&
+           strcmp(options_value(o, option->key), option->initial) == 0;
+}
+
 /* Which keys a JSON object of settings holds. */
 enum config_part { ALL, DEFINING, DEFINING_BUT_SEED };
 
@@ -422,7 +429,8 @@ static bool belongs(const options *o, const struct option *option, enum config_p
     bool seed = strcmp(option->key, "seed") == 0;
     if (part == ALL)
         return key_use_of(option->key) != KEY_INTERNAL;
-    return key_defines(option->key) && !is_idle(o, option) && !(seed && part == DEFINING_BUT_SEED);
+    return key_defines(option->key) && !is_idle(o, option) && !is_unused(o, option) &&
+           !(seed && part == DEFINING_BUT_SEED);
 }
 
 static void add_json(const options *o, enum config_part part, struct text *out)

@@ -17,6 +17,7 @@
 #include "worker/data/sampler.h"
 #include "worker/model/model.h"
 #include "worker/optimizer/optimizer.h"
+#include "worker/pace/cluster.h"
 #include "worker/pace/pace.h"
 #include "worker/training.h"
 
@@ -442,6 +443,7 @@ status config_check(const options *o)
     TRY(check_on_nonfinite(o));
     TRY(check_balance(o));
     TRY(check_pace(o));
+    TRY(cluster_check(o));
     TRY(check_endpoints(o));
     TRY(slices_check(o));
     TRY(consistency_open(&consistency, o));

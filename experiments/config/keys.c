@@ -92,7 +92,8 @@ enum key_use key_use_of(const char *key)
 
 bool key_defines(const char *key)
 {
-    return key_use_of(key) == KEY_DEFINES;
+    const enum key_use use = key_use_of(key);
+    return use == KEY_DEFINES || use == KEY_OPTIONAL;
 }
 
 unsigned key_where_of(const char *key)

@@ -11,6 +11,9 @@ extern const struct option global_keys[]; /* ended by key == NULL */
 
 enum key_use {
     KEY_DEFINES, /* defines the computation: part of config_hash */
+    /* Like KEY_DEFINES, but not part of config_hash while it has its default: runs from before the
+     * key existed keep their hash. */
+    KEY_OPTIONAL,
     /* Files, names, limits of time, ways of transport: runs that differ only in these are the
      * same run. */
     KEY_BESIDE,

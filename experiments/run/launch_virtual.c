@@ -110,6 +110,15 @@ static void note_cost(const struct role_process *p, gradient_pool *pool, double 
     recorder_event(p->recorder, out->train_seconds, SEVERITY_INFO, "simulated", -1, detail);
 }
 
+/* Recorded at the end, where `gradlag show` prints it also after thousands of other events. */
+static void note_not_modelled(const struct role_process *p, const struct training_outcome *out)
+{
+    struct text names = {0};
+    cluster_not_modelled(p->settings, &names);
+    recorder_event(p->recorder, out->train_seconds, SEVERITY_INFO, "not_modelled", -1, names.at);
+    text_free(&names);
+}
+
 status launch_virtual(const struct launch_options *o, int64_t run_id, struct progress *progress)
 {
     status result = OK;
@@ -132,6 +141,7 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
     double began_s = clock_seconds(), cpu_s = clock_process_cpu_seconds();
     result = train(&p, pool, steps, &outcome);
     note_cost(&p, pool, began_s, cpu_s, &outcome);
+    note_not_modelled(&p, &outcome);
 done:
     progress_clear(&p.progress);
     if (p.recorder != NULL && p.run_id > 0)

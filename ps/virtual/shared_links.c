@@ -2,36 +2,47 @@
 #include "ps/virtual/shared_links.h"
 
 #include "base/memory.h"
+#include "worker/pace/cluster.h"
 
 #include <math.h>
 #include <string.h>
 
 static const double LONGEST_NS = 1e18; /* the same limit as in pace_whole_ns() */
 
+enum { HOPS_MAX = 3 };
+
 struct link_use {
     double room;   /* bytes per ns that are not given to a transfer yet */
     double weight; /* sum over the transfers without a rate */
     double level;  /* rate per unit of weight that this link allows */
-    bool is_least; /* for no transfer of this link the other link's level is lower */
+    bool is_least; /* for no transfer of this link another link's level is lower */
 };
 
 struct transfer {
     unsigned worker, server;
+    unsigned path[HOPS_MAX];   /* indices of its links in `use`; hops_of() of them */
     double left, weight, rate; /* bytes; bytes per ns */
     uint64_t ends_ns;          /* at this rate */
-    bool has_rate;
 };
 
-status shared_links_open(struct shared_links *l, unsigned workers, unsigned servers,
-                         double worker_rate, double server_rate)
+static unsigned links_count(const struct shared_links *l)
+{
+    return l->shape.workers + l->shape.servers + l->shape.racks;
+}
+
+static unsigned hops_of(const struct shared_links *l)
+{
+    return l->shape.racks > 0 ? 3 : 2;
+}
+
+status shared_links_open(struct shared_links *l, const struct links_shape *shape)
 {
     status result = OK;
-    *l = (struct shared_links){.workers = workers,
-                               .servers = servers,
-                               .worker_rate = worker_rate,
-                               .server_rate = server_rate};
-    TRY(memory_new(&l->use, workers + servers, sizeof *l->use, "links"));
-    TRY(memory_new(&l->transfers, (size_t)workers * servers, sizeof *l->transfers, "transfers"));
+    const size_t most = (size_t)shape->workers * shape->servers;
+    *l = (struct shared_links){.shape = *shape};
+    TRY(memory_new(&l->use, links_count(l), sizeof *l->use, "links"));
+    TRY(memory_new(&l->transfers, most, sizeof *l->transfers, "transfers"));
+    TRY(memory_new(&l->open, most, sizeof *l->open, "transfers"));
 done:
     return result;
 }
@@ -40,41 +51,46 @@ void shared_links_close(struct shared_links *l)
 {
     memory_free(l->use);
     memory_free(l->transfers);
+    memory_free(l->open);
     *l = (struct shared_links){0};
 }
 
 /* ---- rates --------------------------------------------------------------------------------- */
 
-static struct link_use *worker_link(const struct shared_links *l, const struct transfer *t)
+/* The lowest level on a transfer's path. */
+static double level_of(const struct shared_links *l, const struct transfer *t)
 {
-    return &l->use[t->worker];
+    double least = l->use[t->path[0]].level;
+    for (unsigned i = 1; i < hops_of(l); i++)
+        least = fmin(least, l->use[t->path[i]].level);
+    return least;
 }
 
-static struct link_use *server_link(const struct shared_links *l, const struct transfer *t)
+/* Visits only links that an open transfer uses: usually few of thousands. */
+static void find_least_links(struct shared_links *l, unsigned open)
 {
-    return &l->use[l->workers + t->server];
-}
-
-static void find_least_links(struct shared_links *l)
-{
-    for (unsigned i = 0; i < l->workers + l->servers; i++) {
-        l->use[i].weight = 0;
-        l->use[i].is_least = true;
-    }
-    for (struct transfer *t = l->transfers; t < l->transfers + l->count; t++) {
-        if (!t->has_rate) {
-            worker_link(l, t)->weight += t->weight;
-            server_link(l, t)->weight += t->weight;
+    const unsigned hops = hops_of(l);
+    for (unsigned k = 0; k < open; k++) {
+        for (unsigned i = 0; i < hops; i++) {
+            l->use[l->open[k]->path[i]].weight = 0;
+            l->use[l->open[k]->path[i]].is_least = true;
         }
     }
-    for (unsigned i = 0; i < l->workers + l->servers; i++)
-        l->use[i].level = l->use[i].room / l->use[i].weight;
-    for (struct transfer *t = l->transfers; t < l->transfers + l->count; t++) {
-        struct link_use *w = worker_link(l, t), *s = server_link(l, t);
-        if (!t->has_rate && w->level < s->level)
-            s->is_least = false;
-        if (!t->has_rate && s->level < w->level)
-            w->is_least = false;
+    for (unsigned k = 0; k < open; k++)
+        for (unsigned i = 0; i < hops; i++)
+            l->use[l->open[k]->path[i]].weight += l->open[k]->weight;
+    for (unsigned k = 0; k < open; k++) {
+        for (unsigned i = 0; i < hops; i++) {
+            struct link_use *u = &l->use[l->open[k]->path[i]];
+            u->level = u->room / u->weight;
+        }
+    }
+    for (unsigned k = 0; k < open; k++) {
+        const double least = level_of(l, l->open[k]);
+        for (unsigned i = 0; i < hops; i++) {
+            struct link_use *u = &l->use[l->open[k]->path[i]];
+            u->is_least = u->is_least && u->level <= least;
+        }
     }
 }
 
@@ -84,27 +100,52 @@ static void take_room(struct link_use *u, double rate)
         u->room = u->room > rate ? u->room - rate : 0;
 }
 
+static bool has_least_link(const struct shared_links *l, const struct transfer *t)
+{
+    bool is_least = false;
+    for (unsigned i = 0; i < hops_of(l); i++)
+        is_least = is_least || l->use[t->path[i]].is_least;
+    return is_least;
+}
+
+/* Gives rates to the transfers of the links with the least levels; returns the number of the
+ * others. */
+static unsigned fill_least_links(struct shared_links *l, unsigned open)
+{
+    unsigned kept = 0;
+    for (unsigned k = 0; k < open; k++) {
+        struct transfer *t = l->open[k];
+        if (!has_least_link(l, t)) {
+            l->open[kept++] = t;
+            continue;
+        }
+        t->rate = t->weight * level_of(l, t);
+        for (unsigned i = 0; i < hops_of(l); i++)
+            take_room(&l->use[t->path[i]], t->rate);
+    }
+    return kept;
+}
+
+static double rate_of_link(const struct links_shape *s, unsigned link)
+{
+    return link < s->workers                ? s->worker_rate
+           : link < s->workers + s->servers ? s->server_rate
+                                            : s->uplink_rate;
+}
+
 /* Progressive filling. Each round fixes the rates on the links with the least levels; the other
  * transfers share the rest. The link with the lowest level is always among them, so the loop ends.
  */
 static void share_rates(struct shared_links *l)
 {
-    for (unsigned i = 0; i < l->workers + l->servers; i++)
-        l->use[i].room = i < l->workers ? l->worker_rate : l->server_rate;
-    for (unsigned i = 0; i < l->count; i++)
-        l->transfers[i].has_rate = false;
-    for (unsigned without = l->count; without > 0;) {
-        find_least_links(l);
-        for (struct transfer *t = l->transfers; t < l->transfers + l->count; t++) {
-            struct link_use *w = worker_link(l, t), *s = server_link(l, t);
-            if (t->has_rate || (!w->is_least && !s->is_least))
-                continue;
-            t->rate = t->weight * (w->is_least ? w->level : s->level);
-            t->has_rate = true;
-            without--;
-            take_room(w, t->rate);
-            take_room(s, t->rate);
-        }
+    for (unsigned i = 0; i < l->count; i++) {
+        l->open[i] = &l->transfers[i];
+        for (unsigned k = 0; k < hops_of(l); k++)
+            l->use[l->open[i]->path[k]].room = rate_of_link(&l->shape, l->open[i]->path[k]);
+    }
+    for (unsigned open = l->count; open > 0;) {
+        find_least_links(l, open);
+        open = fill_least_links(l, open);
     }
     l->changed = false;
 }
@@ -144,11 +185,19 @@ static void remove_at(struct shared_links *l, unsigned i)
 void shared_links_start(struct shared_links *l, unsigned worker, unsigned server, double bytes,
                         double weight, uint64_t now_ns)
 {
-    REQUIRE(worker < l->workers && server < l->servers && weight > 0);
-    REQUIRE(l->count < l->workers * l->servers);
+    const struct links_shape *s = &l->shape;
+    REQUIRE(worker < s->workers && server < s->servers && weight > 0);
+    REQUIRE(l->count < s->workers * s->servers);
     advance(l, now_ns);
-    l->transfers[l->count++] = (struct transfer){
-        .worker = worker, .server = server, .left = bytes, .weight = weight, .ends_ns = UINT64_MAX};
+    struct transfer *t = &l->transfers[l->count++];
+    *t = (struct transfer){.worker = worker,
+                           .server = server,
+                           .path = {worker, s->workers + server},
+                           .left = bytes,
+                           .weight = weight,
+                           .ends_ns = UINT64_MAX};
+    if (s->racks > 0)
+        t->path[2] = s->workers + s->servers + cluster_rack_of(worker, s->workers, s->racks);
     l->changed = true;
 }
 

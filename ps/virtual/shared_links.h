@@ -2,11 +2,12 @@
  * shared_links.h — when transfers between workers and servers end that share links. One object is
  * one direction of a virtual cluster.
  *
- * Each worker and each server has one link. A transfer uses the link of its worker and the link of
- * its server, and the transfers on a link share its rate. Each transfer has a weight. Rates are
- * weighted max-min fair (Bertsekas & Gallager 1992, Data Networks, section 6.5.2): on one of its
- * two links, a transfer has the largest ratio of rate to weight, and that link is full. The model
- * is a fluid; it has neither packets nor queues.
+ * Each worker and each server has one link. If the workers are in racks, each rack has an uplink,
+ * and the servers are outside the racks. A transfer uses a path: the link of its worker, the uplink
+ * of the worker's rack, and the link of its server. The transfers on a link share its rate. Each
+ * transfer has a weight. Rates are weighted max-min fair (Bertsekas & Gallager 1992, Data Networks,
+ * section 6.5.2): on one link of its path, a transfer has the largest ratio of rate to weight, and
+ * that link is full. The model is a fluid; it has neither packets nor queues.
  *
  * The weights model TCP: competing connections get equal shares on average, but not in each
  * transfer. With exactly equal shares, workers that start together stay together: all send, then
@@ -24,18 +25,24 @@
 struct link_use;
 struct transfer;
 
-struct shared_links {
+struct links_shape {
     unsigned workers, servers;
-    double worker_rate, server_rate; /* bytes per ns of each link; INFINITY: no limit */
-    struct link_use *use;            /* [workers + servers] */
-    struct transfer *transfers;      /* [workers * servers]; the active ones first, oldest first */
-    unsigned count;                  /* of active transfers */
-    uint64_t now_ns;                 /* the time at which `left` of each transfer holds */
-    bool changed;                    /* a transfer started or ended since the rates were computed */
+    unsigned racks; /* cluster_rack_of() (worker/pace/cluster.h) gives a worker's; 0: no uplinks */
+    /* Bytes per ns of each link; INFINITY: no limit. */
+    double worker_rate, server_rate, uplink_rate;
 };
 
-status shared_links_open(struct shared_links *l, unsigned workers, unsigned servers,
-                         double worker_rate, double server_rate) MUST_CHECK;
+struct shared_links {
+    struct links_shape shape;
+    struct link_use *use;       /* [workers + servers + racks] */
+    struct transfer *transfers; /* [workers * servers]; the active ones first, oldest first */
+    struct transfer **open;     /* [workers * servers]: the active ones without a rate, in order */
+    unsigned count;             /* of active transfers */
+    uint64_t now_ns;            /* the time at which `left` of each transfer holds */
+    bool changed;               /* a transfer started or ended since the rates were computed */
+};
+
+status shared_links_open(struct shared_links *l, const struct links_shape *shape) MUST_CHECK;
 void shared_links_close(struct shared_links *l);
 
 /* Starts a transfer. `now_ns` must not decrease from call to call; `weight` > 0. */

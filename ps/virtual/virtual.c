@@ -124,7 +124,7 @@ static uint64_t computing_ns(const struct cluster_run *c, unsigned w)
     unsigned steps = simulation_steps(c->simulation);
     uint64_t ns = 0, first = simulation_batch(c->simulation, w) * steps;
     for (unsigned j = 0; j < steps; j++)
-        ns += cluster_step_ns(&c->cluster, w, first + j);
+        ns += cluster_step_ns(&c->cluster, w, first + j, c->workers[w].got_ns + ns);
     return ns;
 }
 
@@ -414,15 +414,20 @@ static status open_links(struct cluster_run *c)
 {
     status result = OK;
     const struct cluster *at = &c->cluster;
-    c->limited =
-        at->ns_per_byte > 0 || at->server_in_ns_per_byte > 0 || at->server_out_ns_per_byte > 0;
+    struct links_shape shape = {.workers = c->o->workers,
+                                .servers = c->count,
+                                .racks = at->uplink_ns_per_byte > 0 ? at->racks : 0,
+                                .worker_rate = rate(at->ns_per_byte),
+                                .uplink_rate = rate(at->uplink_ns_per_byte)};
+    c->limited = at->ns_per_byte > 0 || at->server_in_ns_per_byte > 0 ||
+                 at->server_out_ns_per_byte > 0 || at->uplink_ns_per_byte > 0;
     c->kinds = c->limited ? 2 * c->count + 2 : c->count + 1;
     if (!c->limited)
         return OK;
-    TRY(shared_links_open(&c->to_servers, c->o->workers, c->count, rate(at->ns_per_byte),
-                          rate(at->server_in_ns_per_byte)));
-    TRY(shared_links_open(&c->to_workers, c->o->workers, c->count, rate(at->ns_per_byte),
-                          rate(at->server_out_ns_per_byte)));
+    shape.server_rate = rate(at->server_in_ns_per_byte);
+    TRY(shared_links_open(&c->to_servers, &shape));
+    shape.server_rate = rate(at->server_out_ns_per_byte);
+    TRY(shared_links_open(&c->to_workers, &shape));
 done:
     return result;
 }

@@ -317,6 +317,21 @@ static void the_hash_covers_exactly_the_keys_that_define_the_computation(void **
         HASH(other, deciding[i]);
         assert_string_not_equal(base, other);
     }
+    /* Optional keys count once they differ from their default. */
+    HASH(base, "engine=virtual", "pace=constant", "workers=4");
+    HASH(other, "engine=virtual", "pace=constant", "workers=4", "network.racks=0",
+         "pace.window_of=all");
+    assert_string_equal(base, other);
+    HASH(other, "engine=virtual", "pace=constant", "workers=4", "network.racks=2",
+         "network.uplink_gbps=1");
+    assert_string_not_equal(base, other);
+    options *o;
+    struct text json = {0};
+    assert_int_equal(COMPOSE(&o, "engine=virtual", "pace=constant"), OK);
+    config_settings_json(o, &json);
+    assert_null(strstr(json.at, "network.racks"));
+    text_free(&json);
+    options_close(&o);
     HASH(base, "damping=polynomial", "damping.power=0.5");
     HASH(other, "damping=polynomial", "damping.power=0.6");
     assert_string_not_equal(base, other);

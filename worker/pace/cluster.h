@@ -8,12 +8,30 @@
  * (ps/virtual/shared_links.h). The server makes one update at a time. A worker runs for an
  * exponentially distributed time of mean crash.mtbf_s and returns after one of mean crash.down_s.
  *
- * An allreduce over W ranks is a ring (Patarasu & Yuan 2009, section 3): 2 (W − 1) rounds, in each
- * of which every rank sends b/W bytes: 2 (W − 1) latency + 2 (W − 1)/W · b / bandwidth.
+ * network.racks divides the workers, in order, into R racks whose sizes differ by at most one. Each
+ * rack has one full-duplex uplink to a core without limits, where the servers are.
+ *
+ * An allreduce of b bytes over W ranks (latency L, bandwidth B of a rank's link, U of an uplink):
+ *
+ *   ring          2 (W − 1) · (L + b/W / min(B, U))        Patarasuk & Yuan 2009, section 3
+ *   hierarchical  2 (n − 1) · (L + b/n / B) + 2 (R − 1) · (L + b/n / R / min(B, U/n))
+ *
+ * In each round of the ring every rank sends b/W bytes to the next rank. The order is that of the
+ * racks, so one rank of each rack sends over the uplink, and one message arrives over it. All ranks
+ * wait for the slowest link. The hierarchical allreduce (Cho et al. 2019, BlueConnect, with two
+ * levels) is a reduce-scatter in each rack of n ranks, a ring over the racks for each n-th of the
+ * vector, and an allgather in each rack. n is the size of the largest rack. n rings share an
+ * uplink.
+ *
+ * Correlated slow-downs: virtual time is cut into windows of pace.window_s. In each window each
+ * rack, or the whole cluster, is slow with probability pace.window_share. A step that begins in a
+ * slow window takes pace.window_factor times as long. The draws come from stream (RANDOM_SLOWDOWN,
+ * seed, rack, window).
  */
 #ifndef GRADLAG_WORKER_PACE_CLUSTER_H
 #define GRADLAG_WORKER_PACE_CLUSTER_H
 
+#include "base/text.h"
 #include "worker/pace/pace.h"
 
 struct cluster {
@@ -21,14 +39,29 @@ struct cluster {
     uint64_t seed;
     double latency_ns, apply_ns, lives_ns, down_ns; /* lives_ns 0: no crashes */
     double jitter_ns;                               /* mean; 0: no jitter */
-    /* Links of a worker or rank (each direction) and of a server; 0: unlimited. */
-    double ns_per_byte, server_out_ns_per_byte, server_in_ns_per_byte;
+    /* Links of a worker or rank (each direction), of a server, and of a rack; 0: unlimited. */
+    double ns_per_byte, server_out_ns_per_byte, server_in_ns_per_byte, uplink_ns_per_byte;
+    unsigned workers, racks;                       /* racks 0: none */
+    bool hierarchical;                             /* the allreduce */
+    double window_ns, window_share, window_factor; /* window_ns 0: no correlated slow-downs */
+    bool window_of_rack;                           /* else of all workers */
 };
 
-/* Reads keys network.*, server.apply_ms, crash.* and seed. */
+/* The rack of a worker, 0 … racks − 1; racks ≥ 1. */
+unsigned cluster_rack_of(unsigned worker, unsigned workers, unsigned racks);
+
+/* Reads keys network.*, server.apply_ms, crash.*, pace.window*, workers and seed. */
 void cluster_open(struct cluster *c, const options *o, const pace *steps);
 
-uint64_t cluster_step_ns(const struct cluster *c, unsigned worker, uint64_t step);
+/* ERROR_USAGE: settings of racks and slow-downs that contradict each other. */
+status cluster_check(const options *o) MUST_CHECK;
+
+/* Adds the names of what a virtual run with these settings does not model, separated by spaces. */
+void cluster_not_modelled(const options *o, struct text *out);
+
+/* `begins_ns`: virtual time; determines the window of a correlated slow-down. */
+uint64_t cluster_step_ns(const struct cluster *c, unsigned worker, uint64_t step,
+                         uint64_t begins_ns);
 uint64_t cluster_latency_ns(const struct cluster *c);
 /* Weight of a worker's transfer on its shared links: exponentially distributed with mean 1.
  * `message` is any number that identifies the transfer. */

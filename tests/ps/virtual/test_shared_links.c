@@ -15,7 +15,11 @@ static struct shared_links links_of(unsigned workers, unsigned servers, double w
                                     double server_rate)
 {
     struct shared_links l;
-    assert_int_equal(shared_links_open(&l, workers, servers, worker_rate, server_rate), OK);
+    const struct links_shape shape = {.workers = workers,
+                                      .servers = servers,
+                                      .worker_rate = worker_rate,
+                                      .server_rate = server_rate};
+    assert_int_equal(shared_links_open(&l, &shape), OK);
     return l;
 }
 
@@ -136,6 +140,50 @@ static void the_servers_link_is_fully_used_while_transfers_are_active(void **sta
     shared_links_close(&l);
 }
 
+/* Four workers in two racks; an uplink carries half of a worker's link. */
+static void workers_of_a_rack_share_its_uplink(void **state)
+{
+    (void)state;
+    struct shared_links l;
+    const struct links_shape shape = {.workers = 4,
+                                      .servers = 1,
+                                      .racks = 2,
+                                      .worker_rate = 1,
+                                      .server_rate = 10,
+                                      .uplink_rate = 0.5};
+    assert_int_equal(shared_links_open(&l, &shape), OK);
+    shared_links_start(&l, 0, 0, 1000, 1, 0);
+    shared_links_start(&l, 1, 0, 1000, 1, 0);
+    shared_links_start(&l, 2, 0, 1000, 1, 0); /* alone in the other rack */
+    expect_end(&l, 2000, 2, 0);
+    expect_end(&l, 4000, 0, 0);
+    expect_end(&l, 4000, 1, 0);
+    expect_none(&l);
+}
+
+/* Three racks of two workers. Each kind of link is the full one of some transfer. */
+static void the_slowest_link_of_a_path_limits_a_transfer(void **state)
+{
+    (void)state;
+    struct shared_links l;
+    const struct links_shape shape = {.workers = 6,
+                                      .servers = 2,
+                                      .racks = 3,
+                                      .worker_rate = 0.4,
+                                      .server_rate = 0.9,
+                                      .uplink_rate = 0.6};
+    assert_int_equal(shared_links_open(&l, &shape), OK);
+    shared_links_start(&l, 0, 0, 300, 1, 0); /* rack 0: weights 1 and 2 of 0.6: 0.2 … */
+    shared_links_start(&l, 1, 0, 600, 2, 0); /* … and 0.4, a worker's link */
+    shared_links_start(&l, 2, 0, 300, 1, 0); /* rack 1: the server's rest, 0.9 − 0.6 = 0.3 */
+    shared_links_start(&l, 4, 1, 800, 1, 0); /* rack 2, the other server: its own link, 0.4 */
+    expect_end(&l, 1000, 2, 0);
+    expect_end(&l, 1500, 0, 0);
+    expect_end(&l, 1500, 1, 0);
+    expect_end(&l, 2000, 4, 1);
+    expect_none(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +194,8 @@ int main(void)
         cmocka_unit_test(other_transfers_get_the_rate_that_a_transfer_cannot_use),
         cmocka_unit_test(cancelled_transfers_free_their_share_of_the_link),
         cmocka_unit_test(the_servers_link_is_fully_used_while_transfers_are_active),
+        cmocka_unit_test(workers_of_a_rack_share_its_uplink),
+        cmocka_unit_test(the_slowest_link_of_a_path_limits_a_transfer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
