@@ -331,8 +331,11 @@ static void store_end(struct launch *l, const struct status_message *m)
     w->message = NULL;
     if (m->code != OK) {
         struct text text = {0};
-        if (m->role == ROLE_RANK && m->code != STOPPED && m->code != ERROR_DIVERGED)
-            text_add(&text, "rank %u: ", m->index);
+        if (m->role == ROLE_RANK && m->code != STOPPED && m->code != ERROR_DIVERGED) {
+            text_add(&text, "rank %u", m->index);
+            add_stage(l, (int)m->index, &text);
+            text_add(&text, ": ");
+        }
         text_add(&text, "%s", m->text);
         w->message = text_copy(text.at);
         text_free(&text);
