@@ -12,11 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "experiments/config/config.h"
-#include "ps/virtual/virtual.h"
-#include "worker/optimizer/optimizer.h"
-#include "worker/optimizer/schedule.h"
-
 #define VIRTUAL RIG_SMALL, "engine=virtual", "pace=gamma"
 
 static void assert_close(double value, double expected, double tolerance)
