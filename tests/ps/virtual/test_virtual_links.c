@@ -1,4 +1,5 @@
 /* Links, racks and slow-downs of the virtual cluster, and what it does not model. */
+#include "base/status.h"
 #include "tests/rigs/process_rig.h"
 
 #include <setjmp.h>
