@@ -1,4 +1,5 @@
 /* The virtual cluster: the real rules and gradients on a simulated clock. */
+#include "tests/ps/virtual/virtual_rig.h"
 #include "tests/rigs/process_rig.h"
 
 #include <setjmp.h>
@@ -16,29 +17,6 @@
 #include "ps/virtual/virtual.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/optimizer/schedule.h"
-
-#define VIRTUAL RIG_SMALL, "engine=virtual", "pace=gamma"
-
-static void assert_close(double value, double expected, double tolerance)
-{
-    if (!(fabs(value - expected) <= tolerance))
-        fail_msg("%.9g, but %.9g ± %g was expected", value, expected, tolerance);
-}
-
-static void copy_answer(struct process_rig *r, const char *sql, char out[80])
-{
-    snprintf(out, 80, "%s", process_ask(r, sql));
-}
-
-#define LAST_HASH "SELECT parameters_sha256 FROM run ORDER BY id DESC LIMIT 1"
-
-static void expect_last_two_runs_equal(struct process_rig *r)
-{
-    char last[80];
-    copy_answer(r, LAST_HASH, last);
-    assert_int_equal(strlen(last), 64);
-    assert_string_equal(process_ask(r, LAST_HASH " OFFSET 1"), last);
-}
 
 static void one_virtual_worker_computes_what_a_real_one_does(void **state)
 {

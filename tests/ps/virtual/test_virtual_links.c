@@ -1,5 +1,6 @@
 /* Links, racks and slow-downs of the virtual cluster, and what it does not model. */
 #include "base/status.h"
+#include "tests/ps/virtual/virtual_rig.h"
 #include "tests/rigs/process_rig.h"
 
 #include <setjmp.h>
@@ -12,29 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define VIRTUAL RIG_SMALL, "engine=virtual", "pace=gamma"
-
-static void assert_close(double value, double expected, double tolerance)
-{
-    if (!(fabs(value - expected) <= tolerance))
-        fail_msg("%.9g, but %.9g ± %g was expected", value, expected, tolerance);
-}
-
-static void copy_answer(struct process_rig *r, const char *sql, char out[80])
-{
-    snprintf(out, 80, "%s", process_ask(r, sql));
-}
-
-#define LAST_HASH "SELECT parameters_sha256 FROM run ORDER BY id DESC LIMIT 1"
-
-static void expect_last_two_runs_equal(struct process_rig *r)
-{
-    char last[80];
-    copy_answer(r, LAST_HASH, last);
-    assert_int_equal(strlen(last), 64);
-    assert_string_equal(process_ask(r, LAST_HASH " OFFSET 1"), last);
-}
 
 /* 2 600 bytes take 2.6 ms at 8 Mbit/s; 10 ms for computing, 4 ms of latency. */
 #define LINKS                                                                                      \
