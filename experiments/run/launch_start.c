@@ -186,7 +186,8 @@ static status start_host(struct launch *l, struct watched *w, const struct run_h
     snprintf(number, sizeof number, "%u", first);
     snprintf(folder, sizeof folder, "%s/mpirun-%u", l->folder.path, first);
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-        FAIL(ERROR_OTHER, "%s cannot be created: %s", folder, strerror(errno));
+        FAIL(ERROR_OTHER, "%s cannot be created: %s; check that the disk is not full", folder,
+             strerror(errno));
     const struct mpirun_hosts wanted = on_hosts(l, count, list, folder);
     mpirun_open_hosts(&m, &wanted);
     TRY(hosts_own_address(host, wanted.interface, address));
