@@ -1,6 +1,6 @@
 /* virtual_rig.h — shared by the tests that run the program with engine=virtual. */
-#ifndef GRADLAG_TESTS_PS_VIRTUAL_RIG_H
-#define GRADLAG_TESTS_PS_VIRTUAL_RIG_H
+#ifndef GRADLAG_TESTS_PS_VIRTUAL_VIRTUAL_RIG_H
+#define GRADLAG_TESTS_PS_VIRTUAL_VIRTUAL_RIG_H
 
 #include "tests/rigs/process_rig.h"
 
