@@ -14,8 +14,30 @@
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(GRADLAG_SANITIZE)
 #define VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+/* Defines a function that calls `name_loop(…, avx512)`, an inline function whose source depends on
+ * the vector width: gcc 12 keeps vectors of 64 bytes in memory, and compares them element by
+ * element, where registers have 32. Example: VECTOR_FORMS(static, void, add, (float *x), x) */
+#define VECTOR_FORMS(linkage, type, name, parameters, ...)                                         \
+    __attribute__((target("avx512f"))) static type name##_512 parameters                           \
+    {                                                                                              \
+        return name##_loop(__VA_ARGS__, true);                                                     \
+    }                                                                                              \
+    __attribute__((target_clones("avx2", "default"))) static type name##_below_512 parameters      \
+    {                                                                                              \
+        return name##_loop(__VA_ARGS__, false);                                                    \
+    }                                                                                              \
+    linkage type name parameters                                                                   \
+    {                                                                                              \
+        return __builtin_cpu_supports("avx512f") ? name##_512(__VA_ARGS__)                         \
+                                                 : name##_below_512(__VA_ARGS__);                  \
+    }
 #else
 #define VECTOR_CLONES
+#define VECTOR_FORMS(linkage, type, name, parameters, ...)                                         \
+    linkage type name parameters                                                                   \
+    {                                                                                              \
+        return name##_loop(__VA_ARGS__, false);                                                    \
+    }
 #endif
 
 enum { VECTOR_LANES = 16 };

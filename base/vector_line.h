@@ -20,6 +20,27 @@ typedef float vector_line __attribute__((vector_size(4 * VECTOR_LANES)));
 /* The result of comparing two lines: all bits of an element set, or none. */
 typedef int32_t vector_mask __attribute__((vector_size(4 * VECTOR_LANES)));
 
+/* Half a line. */
+typedef float vector_half __attribute__((vector_size(2 * VECTOR_LANES)));
+typedef int32_t vector_half_mask __attribute__((vector_size(2 * VECTOR_LANES)));
+
+/* mask ← a < b. In halves without AVX-512, see VECTOR_FORMS. */
+VECTOR_INLINE void vector_below(vector_mask *mask, const vector_line *a, const vector_line *b,
+                                bool avx512)
+{
+    if (avx512) {
+        *mask = *a < *b;
+        return;
+    }
+    for (size_t h = 0; h < 2; h++) {
+        vector_half x, y;
+        memcpy(&x, (const char *)a + h * sizeof x, sizeof x);
+        memcpy(&y, (const char *)b + h * sizeof y, sizeof y);
+        const vector_half_mask below = x < y;
+        memcpy((char *)mask + h * sizeof below, &below, sizeof below);
+    }
+}
+
 VECTOR_INLINE void vector_load(vector_line *value, const float *from)
 {
     memcpy(value, from, sizeof *value);

@@ -8,20 +8,15 @@
  *
  * The results files are in $TMPDIR or /tmp, so the times include what the disk takes to sync them.
  */
-#include "base/clock.h"
 #include "base/text.h"
 #include "experiments/bench/bench.h"
-#include "experiments/run/child_process.h"
+#include "experiments/bench/bench_runs.h"
 #include "experiments/run/mpirun.h"
 #include "experiments/run/role.h"
 #include "sync/communicator/communicator.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 const struct option bench_start_keys[] = {
     {"cases", OPTION_TEXT, "async,sync,sweep", 0, 0, NULL, NULL, "what to measure"},
@@ -31,62 +26,22 @@ const struct option bench_start_keys[] = {
     {0},
 };
 
-enum { LIMIT_S = 600, WORDS = 64 };
+enum { WORDS = 64 };
 
 struct start_subject {
     const struct bench *b;
-    struct folder folder, shared;
-    int log;
-    struct text results, size, workers, seeds, output;
+    struct bench_runs runs;
+    struct text size, workers, seeds;
 };
-
-/* ---- one command --------------------------------------------------------------------------------
- */
-
-/* The last lines of what the command printed. */
-static void read_log(struct start_subject *s)
-{
-    char bytes[1024];
-    const off_t size = lseek(s->log, 0, SEEK_END);
-    const off_t from = size > (off_t)sizeof bytes ? size - (off_t)sizeof bytes : 0;
-    const ssize_t got = pread(s->log, bytes, sizeof bytes, from);
-    text_add(&s->output, "%.*s", got > 0 ? (int)got : 0, bytes);
-}
-
-/* Runs a command; its output goes to the log. */
-static status time_command(struct start_subject *s, const char *const *argv,
-                           const char *const *environment, double *seconds)
-{
-    status result = OK;
-    struct child child = {0};
-    const double began_s = clock_seconds();
-    TRY(child_start(&child, argv, environment, s->log));
-    while (!child_poll(&child)) {
-        struct pollfd end = child_source(&child);
-        poll(&end, 1, end.fd >= 0 ? 1000 : 1);
-        if (clock_seconds() - began_s > LIMIT_S)
-            FAIL(ERROR_PEER, "bench start: %s did not end within %d s", argv[0], LIMIT_S);
-    }
-    *seconds = clock_seconds() - began_s;
-    if (child.wait_status != 0) {
-        char how[96];
-        child_describe(child.wait_status, how);
-        read_log(s);
-        FAIL(ERROR_PEER, "bench start: %s %s: %s", argv[0], how, s->output.at);
-    }
-done:
-    child_kill(&child);
-    return result;
-}
 
 /* `gradlag run` or `gradlag sweep`. */
 static status time_gradlag(struct start_subject *s, const char *command, const char *mode,
                            const char *more, double *seconds)
 {
-    const char *const argv[] = {role_program(),     command,         "--quiet",    mode,
-                                "dataset=gaussian", "model=softmax", "epochs=0.1", s->size.at,
-                                s->workers.at,      s->results.at,   more,         NULL};
-    return time_command(s, argv, NULL, seconds);
+    const char *const settings[] = {
+        mode, "dataset=gaussian", "model=softmax", "epochs=0.1", s->size.at, s->workers.at, more,
+        NULL};
+    return bench_runs_gradlag(&s->runs, command, settings, NULL, seconds);
 }
 
 /* mpirun, and ranks that call MPI_Init and MPI_Finalize alone: this benchmark, see bench_start. */
@@ -96,15 +51,15 @@ static status time_mpi(struct start_subject *s, double *seconds)
     struct mpirun m = {0};
     const char *words[WORDS] = {NULL};
     size_t n = 0;
-    TRY(mpirun_open(&m, (unsigned)options_integer(s->b->settings, "workers"), s->folder.path,
-                    s->shared.path));
+    TRY(mpirun_open(&m, (unsigned)options_integer(s->b->settings, "workers"), s->runs.folder.path,
+                    s->runs.shared.path));
     for (; m.words[n] != NULL; n++)
         words[n] = m.words[n];
     words[n++] = role_program();
     words[n++] = "bench";
     words[n++] = "start";
     REQUIRE(n < WORDS);
-    TRY(time_command(s, words, m.environment, seconds));
+    TRY(bench_runs_command(&s->runs, words, m.environment, NULL, seconds));
 done:
     mpirun_close(&m);
     return result;
@@ -194,14 +149,7 @@ static status open_subject(struct start_subject *s)
 {
     status result = OK;
     const options *o = s->b->settings;
-    char path[128];
-    TRY(folder_make(&s->folder, NULL));
-    TRY(folder_make(&s->shared, access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL));
-    snprintf(path, sizeof path, "%s/log", s->folder.path);
-    s->log = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (s->log < 0)
-        FAIL(ERROR_OTHER, "%s cannot be created: %s", path, strerror(errno));
-    text_add(&s->results, "results=%s/results.db", s->folder.path);
+    TRY(bench_runs_open(&s->runs, "start"));
     text_add(&s->size, "dataset.size=%lld", (long long)options_integer(o, "size"));
     text_add(&s->workers, "workers=%lld", (long long)options_integer(o, "workers"));
 done:
@@ -210,13 +158,10 @@ done:
 
 static void close_subject(struct start_subject *s)
 {
-    struct text *const texts[] = {&s->results, &s->size, &s->workers, &s->seeds, &s->output};
+    struct text *const texts[] = {&s->size, &s->workers, &s->seeds};
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         text_free(texts[i]);
-    if (s->log >= 0)
-        close(s->log);
-    folder_remove(&s->folder);
-    folder_remove(&s->shared);
+    bench_runs_close(&s->runs);
 }
 
 /* One rank of time_mpi. */
@@ -233,7 +178,7 @@ status bench_start(int argc, char **argv)
 {
     status result = OK;
     struct bench b;
-    struct start_subject s = {.b = &b, .log = -1};
+    struct start_subject s = {.b = &b, .runs = BENCH_RUNS_NONE};
     if (getenv("OMPI_COMM_WORLD_RANK") != NULL)
         return start_mpi_alone();
     TRY(bench_open(&b, "start", bench_start_keys, argc, argv));

@@ -69,6 +69,24 @@ static void bench_start_compares_with_mpi_alone(void **state)
     process_expect_error(r, "cases");
 }
 
+static void bench_training_compares_modes_and_evaluations(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "bench", "training", "samples=64", "epochs=2", "batch=8",
+                             "models=softmax", "evaluated=softmax", "workers=2", "repeats=1",
+                             "--json"),
+                     OK);
+    expect_case(r, "training", "softmax workers=2 mode=async");
+    expect_case(r, "training", "softmax workers=2 mode=sync");
+    expect_case(r, "training", "softmax workers=2 asynchronous / synchronous");
+    expect_case(r, "training", "evaluations with a pause");
+    expect_case(r, "training", "evaluations with a pause / on one core");
+    expect_case(r, "training", "training, evaluations without a pause / without evaluations");
+    process_expect_nothing_left(r);
+    assert_int_equal(RIG_RUN(r, "bench", "training", "cases=slow"), ERROR_USAGE);
+    process_expect_error(r, "slow");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -76,6 +94,7 @@ int main(void)
         TEST(bench_recorder_prints_one_line_per_case),
         TEST(bench_apply_and_push_pull_compare_with_the_defaults),
         TEST(bench_start_compares_with_mpi_alone),
+        TEST(bench_training_compares_modes_and_evaluations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,12 +49,13 @@ VECTOR_CLONES void attention_product(const struct attention_product *p)
 VECTOR_INLINE void hide(vector_line *value, size_t j, size_t first, const vector_line *by)
 {
     if (j > first) {
-        const vector_mask before = LINES_NUMBERS < (int32_t)(j - first);
+        vector_mask before;
+        lines_first(&before, j - first);
         lines_choose(value, &before, by);
     }
 }
 
-VECTOR_CLONES void attention_softmax(float *scores, size_t first)
+VECTOR_INLINE void attention_softmax_loop(float *scores, size_t first, bool avx512)
 {
     const size_t keys = first + ATTENTION_BLOCK;
     const vector_line none = {0};
@@ -64,12 +65,12 @@ VECTOR_CLONES void attention_softmax(float *scores, size_t first)
     for (size_t j = 1; j < keys; ++j) {
         vector_load(&v, scores + j * LANES);
         hide(&v, j, first, &start);
-        lines_larger(&most, &v);
+        lines_larger(&most, &v, avx512);
     }
     for (size_t j = 0; j < keys; ++j) {
         vector_load(&v, scores + j * LANES);
         v -= most;
-        lines_exp(&v);
+        lines_exp(&v, avx512);
         hide(&v, j, first, &none);
         vector_store(scores + j * LANES, &v, false);
         sum += v;
@@ -81,6 +82,8 @@ VECTOR_CLONES void attention_softmax(float *scores, size_t first)
         vector_store(scores + j * LANES, &v, false);
     }
 }
+
+VECTOR_FORMS(, void, attention_softmax, (float *scores, size_t first), scores, first)
 
 VECTOR_CLONES void attention_softmax_backward(const float *probabilities, float *slopes,
                                               size_t keys)

@@ -10,47 +10,55 @@
 enum { LANES = VECTOR_LANES };
 
 /* Φ(x) and φ(x) */
-VECTOR_INLINE void normal_of(const vector_line *x, vector_line *below, vector_line *density)
+VECTOR_INLINE void normal_of(const vector_line *x, vector_line *below, vector_line *density,
+                             bool avx512)
 {
     const vector_line size = (vector_line)((vector_bits)*x & 0x7fffffff);
     const vector_line t = 1 / (size * 0.2316419f + 1);
     vector_line e = *x * *x * -0.5f;
-    lines_exp(&e);
+    lines_exp(&e, avx512);
     *density = e * 0.39894228040143268f;
     vector_line p = t * 1.330274429f - 1.821255978f;
     p = p * t + 1.781477937f;
     p = p * t - 0.356563782f;
     p = p * t + 0.319381530f;
     *below = 1 - p * t * *density;
-    const vector_mask negative = *x < 0;
-    const vector_line other = 1 - *below;
+    const vector_line zero = {0}, other = 1 - *below;
+    vector_mask negative;
+    vector_below(&negative, x, &zero, avx512);
     lines_choose(below, &negative, &other);
 }
 
-VECTOR_CLONES static void apply(const float *x, size_t count, float *y)
+VECTOR_INLINE void apply_loop(const float *x, size_t count, float *y, bool avx512)
 {
     for (size_t i = 0; i < count; i += LANES) {
         vector_line v, below, density;
         lines_load(&v, x + i, count - i);
-        normal_of(&v, &below, &density);
+        normal_of(&v, &below, &density, avx512);
         v *= below;
         lines_store(y + i, &v, count - i);
     }
 }
 
+VECTOR_FORMS(static, void, apply, (const float *x, size_t count, float *y), x, count, y)
+
 /* to ← (or +=) g · (Φ(x) + x φ(x)) */
-VECTOR_CLONES static void apply_backward(const float *x, const float *g, size_t count, float *to,
-                                         bool add)
+VECTOR_INLINE void apply_backward_loop(const float *x, const float *g, size_t count, float *to,
+                                       bool add, bool avx512)
 {
     for (size_t i = 0; i < count; i += LANES) {
         vector_line v, slope, below, density;
         lines_load(&v, x + i, count - i);
         lines_load(&slope, g + i, count - i);
-        normal_of(&v, &below, &density);
+        normal_of(&v, &below, &density, avx512);
         slope *= below + v * density;
         lines_put(to + i, &slope, count - i, add);
     }
 }
+
+VECTOR_FORMS(static, void, apply_backward,
+             (const float *x, const float *g, size_t count, float *to, bool add), x, g, count, to,
+             add)
 
 static status forward(struct cpu *c UNUSED, backend_op *op UNUSED, const struct op_call *call)
 {

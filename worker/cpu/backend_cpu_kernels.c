@@ -111,16 +111,18 @@ VECTOR_CLONES void cpu_add_two(float *restrict out, const float *restrict a,
 /* A row with fewer classes does not fill a line: expf is faster. */
 enum { LEAST_FOR_LINES = VECTOR_LANES };
 
-VECTOR_CLONES static float largest_of_lines(const float *row, uint32_t classes)
+VECTOR_INLINE float largest_of_lines_loop(const float *row, uint32_t classes, bool avx512)
 {
     vector_line most = (vector_line){0} + row[0], v;
     for (size_t k = 0; k < classes; k += VECTOR_LANES) {
         lines_load(&v, row + k, classes - k);
         lines_fill(&v, classes - k, row[0]);
-        lines_larger(&most, &v);
+        lines_larger(&most, &v, avx512);
     }
-    return lines_largest(&most);
+    return lines_largest(&most, avx512);
 }
+
+VECTOR_FORMS(static, float, largest_of_lines, (const float *row, uint32_t classes), row, classes)
 
 /* The first of equal ones. */
 static uint32_t largest(const float *row, uint32_t classes)
@@ -139,32 +141,39 @@ static uint32_t largest(const float *row, uint32_t classes)
 }
 
 /* Σ exp(row − most) */
-VECTOR_CLONES static float sum_of_lines(const float *row, uint32_t classes, float most)
+VECTOR_INLINE float sum_of_lines_loop(const float *row, uint32_t classes, float most, bool avx512)
 {
     vector_line sum = {0}, v;
     for (size_t k = 0; k < classes; k += VECTOR_LANES) {
         lines_load(&v, row + k, classes - k);
         v -= most;
-        lines_exp(&v);
+        lines_exp(&v, avx512);
         lines_fill(&v, classes - k, 0);
         sum += v;
     }
     return lines_sum(&sum);
 }
 
+VECTOR_FORMS(static, float, sum_of_lines, (const float *row, uint32_t classes, float most), row,
+             classes, most)
+
 /* g += exp(row − most) × scale */
-VECTOR_CLONES static void add_lines(const float *row, uint32_t classes, float most, float scale,
-                                    float *g)
+VECTOR_INLINE void add_lines_loop(const float *row, uint32_t classes, float most, float scale,
+                                  float *g, bool avx512)
 {
     for (size_t k = 0; k < classes; k += VECTOR_LANES) {
         vector_line v;
         lines_load(&v, row + k, classes - k);
         v -= most;
-        lines_exp(&v);
+        lines_exp(&v, avx512);
         v *= scale;
         lines_put(g + k, &v, classes - k, true);
     }
 }
+
+VECTOR_FORMS(static, void, add_lines,
+             (const float *row, uint32_t classes, float most, float scale, float *g), row, classes,
+             most, scale, g)
 
 /* Σ over classes of target × logit. */
 static float target_logit(const float *row, uint32_t classes, uint32_t label, struct op_targets t)

@@ -1,6 +1,7 @@
 /*
  * backend_cpu_lines.h — rows of floats of any length as lines of 16 lanes, and the exponential of a
- * line. For functions that are VECTOR_CLONES; numbers do not depend on the vector width.
+ * line. For functions that are VECTOR_CLONES or, with a parameter avx512, VECTOR_FORMS;
+ * numbers do not depend on the vector width.
  */
 #ifndef GRADLAG_WORKER_CPU_BACKEND_CPU_LINES_H
 #define GRADLAG_WORKER_CPU_BACKEND_CPU_LINES_H
@@ -50,12 +51,20 @@ VECTOR_INLINE void lines_choose(vector_line *where, const vector_mask *mask, con
 
 #define LINES_NUMBERS ((vector_mask){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 
+/* The lanes below `count`. */
+VECTOR_INLINE void lines_first(vector_mask *mask, size_t count)
+{
+    *mask = (LINES_NUMBERS - (int32_t)(count < VECTOR_LANES ? count : VECTOR_LANES)) >> 31;
+}
+
 /* Sets the lanes from `left` on to `other`. */
 VECTOR_INLINE void lines_fill(vector_line *value, size_t left, float other)
 {
-    const vector_mask after = LINES_NUMBERS >= (int32_t)(left < VECTOR_LANES ? left : VECTOR_LANES);
-    const vector_line fill = (vector_line){0} + other;
-    lines_choose(value, &after, &fill);
+    vector_mask before;
+    lines_first(&before, left);
+    vector_line fill = (vector_line){0} + other;
+    lines_choose(&fill, &before, value);
+    *value = fill;
 }
 
 /* The lanes moved by 8, 4, 2 or 1 places, so that lanes of both halves meet. */
@@ -80,34 +89,36 @@ VECTOR_INLINE float lines_sum(const vector_line *value)
 }
 
 /* most ← the larger one in each lane; a NaN of `value` is ignored. */
-VECTOR_INLINE void lines_larger(vector_line *most, const vector_line *value)
+VECTOR_INLINE void lines_larger(vector_line *most, const vector_line *value, bool avx512)
 {
-    const vector_mask more = *value > *most;
+    vector_mask more;
+    vector_below(&more, most, value, avx512);
     lines_choose(most, &more, value);
 }
 
 /* The largest lane. */
-VECTOR_INLINE float lines_largest(const vector_line *value)
+VECTOR_INLINE float lines_largest(const vector_line *value, bool avx512)
 {
     vector_line v = *value, other = LINES_BY_8(v);
-    lines_larger(&v, &other);
+    lines_larger(&v, &other, avx512);
     other = LINES_BY_4(v);
-    lines_larger(&v, &other);
+    lines_larger(&v, &other, avx512);
     other = LINES_BY_2(v);
-    lines_larger(&v, &other);
+    lines_larger(&v, &other, avx512);
     other = LINES_BY_1(v);
-    lines_larger(&v, &other);
+    lines_larger(&v, &other, avx512);
     return v[0];
 }
 
 /* x ← eˣ for x ≤ 0 with a relative error below 2⁻²² where x > −87; 1 at 0; below −87 a number
  * smaller than 2⁻¹²⁵; NaN stays NaN. x = n ln 2 + r with |r| ≤ ln 2 / 2; eʳ by the polynomial of
  * Cephes (Moshier 1989, expf), n ln 2 in two parts. */
-VECTOR_INLINE void lines_exp(vector_line *x)
+VECTOR_INLINE void lines_exp(vector_line *x, bool avx512)
 {
     const float shifter = 12582912; /* 1.5 × 2²³: a sum with it is rounded to a whole number */
     const vector_line least = (vector_line){0} - 87;
-    const vector_mask below = *x < least;
+    vector_mask below;
+    vector_below(&below, x, &least, avx512);
     vector_line v = *x;
     lines_choose(&v, &below, &least);
     vector_line z = v * 1.44269504088896341f + shifter;

@@ -31,38 +31,86 @@
 
 #define LANES OPTIMIZER_LANES
 
-typedef float halves __attribute__((vector_size(2 * LANES)));
-typedef double doubles __attribute__((vector_size(4 * LANES))); /* of one half */
+/* The squares of 16 lanes in double precision: in `half` with AVX-512, else in `a` to `d`
+ * (see VECTOR_FORMS; gcc keeps arrays of vectors in memory, too). */
+typedef float quarter_line __attribute__((vector_size(LANES)));
+typedef double half_squares __attribute__((vector_size(4 * LANES)));
+typedef double quarter_squares __attribute__((vector_size(2 * LANES)));
+struct squares {
+    half_squares half[2];
+    quarter_squares a, b, c, d;
+};
 
-/* sum[h] += (x − y)² of half h, in double precision; y NULL: x². */
-VECTOR_INLINE void add_squares(doubles sum[2], const float *x, const float *y)
+VECTOR_INLINE void add_half(half_squares *sum, const float *x, const float *y)
 {
-    for (int h = 0; h < 2; h++) {
-        halves a, b;
-        memcpy(&a, x + h * (LANES / 2), sizeof a);
-        if (y != NULL) {
-            memcpy(&b, y + h * (LANES / 2), sizeof b);
-            a -= b;
-        }
-        doubles wide = __builtin_convertvector(a, doubles);
-        sum[h] += wide * wide;
+    vector_half a, b;
+    memcpy(&a, x, sizeof a);
+    if (y != NULL) {
+        memcpy(&b, y, sizeof b);
+        a -= b;
     }
+    const half_squares wide = __builtin_convertvector(a, half_squares);
+    *sum += wide * wide;
+}
+
+VECTOR_INLINE void add_quarter(quarter_squares *sum, const float *x, const float *y)
+{
+    quarter_line a, b;
+    memcpy(&a, x, sizeof a);
+    if (y != NULL) {
+        memcpy(&b, y, sizeof b);
+        a -= b;
+    }
+    const quarter_squares wide = __builtin_convertvector(a, quarter_squares);
+    *sum += wide * wide;
+}
+
+/* Adds (x − y)² of the line at `at`; y NULL: x². */
+VECTOR_INLINE void add_squares(struct squares *sum, const float *x, const float *y, size_t at,
+                               bool avx512)
+{
+    x += at;
+    y = y != NULL ? y + at : NULL;
+    if (avx512) {
+        add_half(&sum->half[0], x, y);
+        add_half(&sum->half[1], x + LANES / 2, y != NULL ? y + LANES / 2 : NULL);
+        return;
+    }
+    add_quarter(&sum->a, x, y);
+    add_quarter(&sum->b, x + LANES / 4, y != NULL ? y + LANES / 4 : NULL);
+    add_quarter(&sum->c, x + LANES / 2, y != NULL ? y + LANES / 2 : NULL);
+    add_quarter(&sum->d, x + 3 * LANES / 4, y != NULL ? y + 3 * LANES / 4 : NULL);
+}
+
+VECTOR_INLINE void store_squares(double to[LANES], const struct squares *sum, bool avx512)
+{
+    if (avx512) {
+        memcpy(to, sum->half, sizeof sum->half);
+        return;
+    }
+    memcpy(to, &sum->a, sizeof sum->a);
+    memcpy(to + LANES / 4, &sum->b, sizeof sum->b);
+    memcpy(to + LANES / 2, &sum->c, sizeof sum->c);
+    memcpy(to + 3 * LANES / 4, &sum->d, sizeof sum->d);
 }
 
 #ifdef OPTIMIZER_SIGNS
-VECTOR_INLINE void sign_of_line(const vector_line *x, vector_line *sign)
+VECTOR_INLINE void sign_of_line(const vector_line *x, vector_line *sign, bool avx512)
 {
     const vector_line zero = {0};
-    *sign = __builtin_convertvector((*x < zero) - (*x > zero), vector_line);
+    vector_mask negative, positive;
+    vector_below(&negative, x, &zero, avx512);
+    vector_below(&positive, &zero, x, avx512);
+    *sign = __builtin_convertvector(negative - positive, vector_line);
 }
 
-VECTOR_INLINE void sign_of_one(const float *x, float *sign)
+VECTOR_INLINE void sign_of_one(const float *x, float *sign, bool avx512 UNUSED)
 {
     *sign = (float)((*x > 0) - (*x < 0));
 }
 
 #define OPTIMIZER_SIGN(x, sign)                                                                    \
-    _Generic((x), vector_line : sign_of_line, float : sign_of_one)(&(x), &(sign))
+    _Generic((x), vector_line : sign_of_line, float : sign_of_one)(&(x), &(sign), avx512)
 #endif
 
 #if OPTIMIZER_STATES > 1
@@ -91,7 +139,8 @@ VECTOR_INLINE void root_of_one(const float *x, float *root)
 #define DECAYED(in) (scale * g + decay * (in))
 #endif
 
-VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, bool over_read_at)
+VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, bool over_read_at,
+                        bool avx512)
 {
     const size_t ahead = c->ahead;
     const float scale = c->rates.scale, lr = c->rates.lr, momentum = c->rates.momentum;
@@ -103,7 +152,7 @@ VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, 
     float *to = c->out, *states_to = c->state_out;
     float *more_to = OPTIMIZER_STATES > 1 ? states_to + c->stride : NULL;
     const size_t count = c->count, whole = count / LANES * LANES;
-    doubles squares[2] = {{0}}, gaps[2] = {{0}};
+    struct squares squares = {0}, gaps = {0};
 
     for (size_t i = 0; i < whole; i += LANES) {
         vector_line in, g, v = {0}, s = {0}, root = {0}, out;
@@ -116,10 +165,10 @@ VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, 
             if (OPTIMIZER_STATES)
                 __builtin_prefetch(states_to + i + ahead, 1);
         }
-        add_squares(squares, gradients + i, NULL);
+        add_squares(&squares, gradients, NULL, i, avx512);
         if (with_gap) {
             __builtin_prefetch(read_at + i + ahead);
-            add_squares(gaps, from + i, read_at + i);
+            add_squares(&gaps, from, read_at, i, avx512);
         }
         if (OPTIMIZER_STATES) {
             vector_load(&v, states + i);
@@ -138,8 +187,8 @@ VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, 
         (void)root;
         vector_store(to + i, &out, streamed && !over_read_at);
     }
-    memcpy(c->squares, squares, sizeof squares);
-    memcpy(c->gaps, gaps, sizeof gaps);
+    store_squares(c->squares, &squares, avx512);
+    store_squares(c->gaps, &gaps, avx512);
     for (size_t i = whole; i < count; i++) {
         float in = from[i], g = gradients[i], v = 0, s = 0, root = 0, out;
         c->squares[i - whole] += (double)g * (double)g;
@@ -166,22 +215,23 @@ VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, 
     (void)k;
 }
 
-VECTOR_CLONES
-static void optimizer_loop(struct optimizer_call *c)
+VECTOR_INLINE void optimizer_loop_loop(struct optimizer_call *c, bool avx512)
 {
     if (c->read_at != NULL && c->streamed && c->out == c->read_at)
-        loop(c, true, true, true);
+        loop(c, true, true, true, avx512);
     else if (c->read_at != NULL && c->streamed)
-        loop(c, true, true, false);
+        loop(c, true, true, false, avx512);
     else if (c->read_at != NULL)
-        loop(c, true, false, false);
+        loop(c, true, false, false, avx512);
     else if (c->streamed)
-        loop(c, false, true, false);
+        loop(c, false, true, false, avx512);
     else
-        loop(c, false, false, false);
+        loop(c, false, false, false, avx512);
     if (c->streamed)
         vector_streamed();
 }
+
+VECTOR_FORMS(static, void, optimizer_loop, (struct optimizer_call * c), c)
 
 #undef LANES
 #undef DECAYED
