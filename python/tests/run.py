@@ -2,6 +2,7 @@
 
 Runs the tests of this file and of test_*.py beside it. NumPy is enough; a test is skipped where another package is missing.
 """
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -246,14 +247,42 @@ class Results(InFolder):
         self.assertEqual(len(gradlag.select("SELECT id FROM run WHERE seed = ?", parameters=(2,))), 1)
 
 
+def parts(suite):
+    """Patterns of names that together match each test of the suite once: a class, or a test of a class with long tests."""
+    found = {}
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            found.update(dict.fromkeys(parts(test)))
+        else:
+            found[".".join(test.id().split(".")[-2:]) if hasattr(test, "LONG") else f".{type(test).__name__}."] = None
+    return sorted(found, key=lambda pattern: pattern[0] == ".")  # long ones first
+
+
+def in_parallel(patterns):
+    """Runs the tests of each pattern in a process of its own, one process for each core; returns the sums of the three counts."""
+    def run(pattern):
+        command = [sys.executable, __file__, os.environ["GRADLAG"], pattern]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
+        print(done.stdout, end="", flush=True)
+        counts = re.search(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", done.stdout, re.M)
+        return [int(n) for n in counts.groups()] if counts else [0, 1, 0]
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return [sum(column) for column in zip(*pool.map(run, patterns))]
+
+
+def here(tests):
+    result = unittest.TextTestRunner(verbosity=2).run(tests)
+    bad = len(result.failures) + len(result.errors)
+    return result.testsRun - bad - len(result.skipped), bad, len(result.skipped)
+
+
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         os.environ["GRADLAG"] = os.path.abspath(sys.argv[1])
     loader = unittest.TestLoader()
     loader.testNamePatterns = [f"*{pattern}*" for pattern in sys.argv[2:]] or None
     others = loader.discover(os.path.dirname(os.path.abspath(__file__)))  # test_*.py beside this file
-    tests = unittest.TestSuite([loader.loadTestsFromModule(sys.modules["__main__"]), others])
-    result = unittest.TextTestRunner(verbosity=2).run(tests)
-    bad = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - bad - len(result.skipped)} passed, {bad} failed, {len(result.skipped)} skipped")
-    sys.exit(bad > 0)
+    tests = unittest.TestSuite([others, loader.loadTestsFromModule(sys.modules["__main__"])])
+    passed, failed, skipped = here(tests) if len(sys.argv) != 2 else in_parallel(parts(tests))
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(failed > 0)

@@ -80,6 +80,8 @@ class Checkpoints(InFolder):
 
 @unittest.skipUnless(HAS_TORCH, "no PyTorch")
 class LoadedNetworks(InFolder):
+    LONG = True  # run.py runs each test in a process of its own
+
     def setUp(self):
         import torch
         super().setUp()
