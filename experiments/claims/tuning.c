@@ -164,17 +164,12 @@ static void print_choice(const struct experiment *e, const struct choice *c,
     const struct search *s = &study->search;
     for (size_t k = 0; k < c->settings.count; k++)
         text_add(&line, " %s=%s", c->settings.at[k].key, c->settings.at[k].value);
-    if (c->settings.count == 0) {
-        text_add(&line, " some of its trials have not finished");
-    } else {
-        text_add(&line, " (");
-        trials_score(study, search_best(s), &line);
-        text_add(&line, ", ");
-        trials_budget(study, &line);
-        text_add(&line, "%s)",
-                 search_is_at_edge(s, search_best(s)) ? "; at the edge of the searched values"
-                                                      : "");
-    }
+    text_add(&line, " (");
+    trials_score(study, search_best(s), &line);
+    text_add(&line, ", ");
+    trials_budget(study, &line);
+    text_add(&line, "%s)",
+             search_is_at_edge(s, search_best(s)) ? "; at the edge of the searched values" : "");
     print_padded(to, c->arm->label, LABEL_WIDTH);
     experiment_column_text(e, c->column, column);
     fprintf(to, "%13s:%s\n", column, line.at);
@@ -185,10 +180,19 @@ void tuning_print(const struct tuning *t, FILE *to)
 {
     if (t->trials.count == 0)
         return;
+    size_t searched = 0, open = 0;
     fprintf(to, "\nTuned on the validation split\n");
     for (size_t i = 0; i < t->count; i++) {
         const struct choice *c = &t->choices[i];
-        if (c->study != SIZE_MAX)
+        if (c->study == SIZE_MAX)
+            continue;
+        searched++;
+        if (c->settings.count == 0)
+            open++;
+        else
             print_choice(t->experiment, c, &t->trials.at[c->study], to);
     }
+    if (open > 0)
+        fprintf(to, "%zu of %zu choices are open: some of their trials have not finished\n", open,
+                searched);
 }
