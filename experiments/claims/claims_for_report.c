@@ -181,32 +181,54 @@ static void describe_lead(const struct cells *c, int64_t column, struct report_m
     out->other = lead.second->arm->label;
 }
 
-/* Every combination of levels, also those without a run: the quick part has few. */
+/* Whether a cell with the column's level of this axis was measured. */
+static bool is_level_measured(const struct experiment *e, const bool *measured, size_t count,
+                              int64_t column, size_t axis)
+{
+    for (size_t i = 0; i < count; i++)
+        if (measured[i] &&
+            experiment_level(e, (int64_t)i, axis) == experiment_level(e, column, axis))
+            return true;
+    return false;
+}
+
+/* The combinations of those levels that have a measured cell: the quick part has few. */
 static status describe_map(struct report_claim_set *j, const struct experiment *e,
                            struct report_map *out)
 {
     status result = OK;
     const struct cells *c = &j->part[j->quick].cells;
-    size_t count = 1, measured = 0;
+    bool *measured = NULL;
+    size_t count = 1;
     for (size_t i = 0; i < e->axis_count; i++)
         count *= e->axes[i].count;
     if (e->side_count == 0 || e->side_count > REPORT_SIDES || e->axis_count == 0)
         goto done;
+    TRY(memory_new(&measured, count, sizeof *measured, "map"));
     TRY(memory_new(&j->map, count, sizeof *j->map, "map"));
     TRY(memory_new(&j->panels, count, sizeof *j->panels, "map"));
     j->map_size = count;
     for (size_t i = 0; i < count; i++) {
-        place_column(e, (int64_t)i, &j->panels[i], &j->map[i]);
         describe_lead(c, (int64_t)i, &j->map[i]);
-        measured += j->map[i].best_side >= 0;
+        measured[i] = j->map[i].best_side >= 0;
+    }
+    for (size_t i = 0; i < count; i++) {
+        bool shown = true;
+        for (size_t axis = 0; axis < e->axis_count; axis++)
+            shown = shown && is_level_measured(e, measured, count, (int64_t)i, axis);
+        if (!shown)
+            continue;
+        const size_t at = out->cell_count++;
+        j->map[at] = j->map[i];
+        place_column(e, (int64_t)i, &j->panels[at], &j->map[at]);
     }
     for (size_t i = 0; i < e->side_count; i++)
         out->sides[i] = e->sides[i].name;
     out->side_count = e->side_count;
     out->column_axis = e->axes[e->axis_count - 1].name;
     out->cells = j->map;
-    out->cell_count = measured > 0 ? count : 0;
 done:
+    memory_free(measured);
     return result;
 }
 
