@@ -7,6 +7,7 @@
 #include "sync/communicator/host_networks.h"
 #include "sync/communicator/ranks.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define COMMUNICATOR(name) extern const struct communicator_kind communicator_##name;
@@ -122,6 +123,15 @@ void communicator_add_network(const communicator *c, struct text *out)
         text_add(out, "%s", c->size == 1 ? "none" : "shared memory");
     else if (!host_networks_add_used(out))
         text_add(out, "not TCP: a transport that Open MPI chose");
+    if (c->size == 1 || !c->kind->sums_by_mpi)
+        return;
+    if (!c->ranks->one_host) {
+        text_add(out, "; MPI_Iallreduce of %zu KiB at a time", c->bucket * sizeof(float) / 1024);
+        return;
+    }
+    const char *copies = getenv("OMPI_MCA_btl_vader_single_copy_mechanism");
+    text_add(out, "; one MPI_Allreduce, btl_vader_single_copy_mechanism=%s",
+             copies != NULL ? copies : "(default)");
 }
 
 unsigned communicator_processors(const communicator *c)

@@ -116,7 +116,8 @@ status communicator_open_kind(communicator **out, const struct communicator_kind
 status communicator_open_alone(communicator **out, size_t count) MUST_CHECK;
 /* Name of the open kind; for communicator=auto, of the kind that it chose. */
 const char *communicator_name(const communicator *c);
-/* Adds the transport: "shared memory", "tcp eth0 (10.0.0.1)", "NCCL". */
+/* Adds the transport: "shared memory", "tcp eth0 (10.0.0.1)", "NCCL"; with communicator=mpi also
+ * how MPI is called and copies. */
 void communicator_add_network(const communicator *c, struct text *out);
 /* Waits until all ranks close (rank 0 may still write results), with the limit of
  * communicator_barrier_long. After an error it waits for no rank, and MPI's resources stay until

@@ -111,6 +111,12 @@ static void ranks_of_one_host_listen_on_loopback_alone(void **state)
                           "shared memory");
     process_expect_answer(r, "SELECT host ->> '$.communicator' FROM run WHERE mode = 'sync'",
                           "shared");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2", "mode=sync", "communicator=mpi"),
+                     OK);
+    process_expect_answer(r,
+                          "SELECT host ->> '$.network' LIKE 'shared memory; one MPI_Allreduce%' "
+                          "FROM run WHERE communicator = 'mpi'",
+                          "1");
 }
 
 static void a_benchmark_of_ranks_listens_on_loopback_alone(void **state)
