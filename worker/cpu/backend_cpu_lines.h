@@ -51,10 +51,10 @@ VECTOR_INLINE void lines_choose(vector_line *where, const vector_mask *mask, con
 
 #define LINES_NUMBERS ((vector_mask){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 
-/* The lanes below `count`. */
+/* The lanes below `count`: the sign of the difference in all bits. */
 VECTOR_INLINE void lines_first(vector_mask *mask, size_t count)
 {
-    *mask = (LINES_NUMBERS - (int32_t)(count < VECTOR_LANES ? count : VECTOR_LANES)) >> 31;
+    *mask = (LINES_NUMBERS - (int32_t)(count < VECTOR_LANES ? count : VECTOR_LANES)) >> 16;
 }
 
 /* Sets the lanes from `left` on to `other`. */
