@@ -2,6 +2,18 @@
 
 #include "base/memory.h"
 
+const struct batch16_kernels *batch16_form(size_t i)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (__builtin_cpu_supports("avx512f") && i-- == 0)
+        return &batch16_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && i == 0)
+        return &batch16_avx2;
+#endif
+    (void)i;
+    return NULL;
+}
+
 static status batch16_layout(onednn_layout *out, uint32_t batch, struct shape s)
 {
     return cpu_tagged_layout(out, batch, s, dnnl_f32, dnnl_Abcd16a);
@@ -11,6 +23,7 @@ static status batch16_layout(onednn_layout *out, uint32_t batch, struct shape s)
 
 struct cpu_lanes {
     backend_op op;
+    const struct batch16_kernels *kernels;
     struct batch16_convolution shape;
     struct cpu_block source, source_gradient; /* used if the input has another layout */
     struct cpu_reorder source_in, source_gradient_out;
@@ -20,10 +33,17 @@ struct cpu_lanes {
 
 bool cpu_lanes_convolution_fits(const struct op_description *d)
 {
-    bool narrow = d->output.channels % 16 != 0 || (d->input.channels > 4 && d->input.channels < 16);
-    return batch16_available() && narrow && d->output.channels <= 32 && d->input.channels <= 32 &&
-           d->batch >= LANES && d->stride == 1 && d->padding == 0 &&
-           d->kernel_height == d->kernel_width && batch16_kernel_size(d->kernel_height);
+    const struct batch16_kernels *kernels = batch16_form(0);
+    uint32_t in = d->input.channels, out = d->output.channels;
+    if (kernels == NULL || d->batch < LANES || in > 32 || out > 32 || d->stride != 1 ||
+        d->padding != 0 || d->kernel_height != d->kernel_width ||
+        (d->kernel_height != 3 && d->kernel_height != 5))
+        return false;
+    /* With vectors of 8 lanes oneDNN's blocks have 8 channels. If it need not pad, the two are
+     * equally fast up to 16 channels, and oneDNN is faster above. */
+    if (kernels->width == 8 && in % 8 == 0 && out % 8 == 0 && (in > 16 || out > 16))
+        return false;
+    return out % 16 != 0 || (in > 4 && in < 16);
 }
 
 static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
@@ -35,9 +55,9 @@ static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
         TRY(cpu_reorder_run(c, &k->source_in, in, k->source.data));
         in = k->source.data;
     }
-    batch16_forward(&k->shape, in, c->parameters + call->weight,
-                    op->d.flags & OP_BIASED ? c->parameters + call->bias : NULL,
-                    op->d.activation == ACTIVATION_RELU, call->output->data);
+    k->kernels->forward(&k->shape, in, c->parameters + call->weight,
+                        op->d.flags & OP_BIASED ? c->parameters + call->bias : NULL,
+                        op->d.activation == ACTIVATION_RELU, call->output->data);
     if (k->activation != NULL) {
         const dnnl_exec_arg_t a[] = {{DNNL_ARG_SRC, call->output->memory},
                                      {DNNL_ARG_DST, call->output->memory}};
@@ -54,18 +74,18 @@ static status backward(struct cpu *c, backend_op *op, const struct op_call *call
     backend_buffer *g = call->output_gradient, *to = call->input_gradient[0];
     const float *in = k->source_in.primitive != NULL ? k->source.data : call->input[0]->data;
     cpu_activation_backward(g->data, call->output->data, g->count, op->d.activation);
-    batch16_backward_weights(
+    k->kernels->backward_weights(
         &k->shape, in, g->data, k->sums, c->gradient + call->weight, call->accumulate_weight,
         op->d.flags & OP_BIASED ? c->gradient + call->bias : NULL, call->accumulate_bias);
     if (to == NULL)
         goto done;
     const float *weight = c->parameters + call->weight;
     if (k->source_gradient_out.primitive == NULL) {
-        batch16_backward_data(&k->shape, g->data, weight, call->accumulate[0], to->data);
+        k->kernels->backward_data(&k->shape, g->data, weight, call->accumulate[0], to->data);
         goto done;
     }
     float *write;
-    batch16_backward_data(&k->shape, g->data, weight, false, k->source_gradient.data);
+    k->kernels->backward_data(&k->shape, g->data, weight, false, k->source_gradient.data);
     TRY(cpu_target(c, to->data, to->count, call->accumulate[0], &write));
     TRY(cpu_reorder_run(c, &k->source_gradient_out, k->source_gradient.data, write));
     cpu_target_done(to->data, write, to->count);
@@ -113,6 +133,7 @@ status cpu_lanes_convolution_open(struct cpu *c, const struct op_description *d,
     dnnl_primitive_desc_t p;
     TRY(memory_new(&k, 1, sizeof *k, "a layer"));
     k->op = (backend_op){*d, forward, backward, close_convolution};
+    k->kernels = batch16_form(0);
     k->shape = (struct batch16_convolution){(d->batch + LANES - 1) / LANES,
                                             d->input.channels,
                                             d->input.height,
@@ -148,20 +169,21 @@ done:
 
 struct cpu_lanes_pool {
     backend_op op;
+    const struct batch16_kernels *kernels;
     struct batch16_pool shape;
     uint8_t *which;
 };
 
 bool cpu_lanes_pool_fits(const struct op_description *d, const backend_buffer *input)
 {
-    return batch16_available() && d->kind == OP_MAX_POOL &&
+    return batch16_form(0) != NULL && d->kind == OP_MAX_POOL &&
            d->kernel_height * d->kernel_width < 256 && input->tag == dnnl_Abcd16a;
 }
 
 static status pool_forward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)
 {
     struct cpu_lanes_pool *k = (struct cpu_lanes_pool *)op;
-    batch16_max_pool(&k->shape, call->input[0]->data, call->output->data, k->which);
+    k->kernels->max_pool(&k->shape, call->input[0]->data, call->output->data, k->which);
     return OK;
 }
 
@@ -169,8 +191,8 @@ static status pool_backward(struct cpu *c UNUSED, backend_op *op, const struct o
 {
     struct cpu_lanes_pool *k = (struct cpu_lanes_pool *)op;
     if (call->input_gradient[0] != NULL) {
-        batch16_max_pool_backward(&k->shape, call->output_gradient->data, k->which,
-                                  call->accumulate[0], call->input_gradient[0]->data);
+        k->kernels->max_pool_backward(&k->shape, call->output_gradient->data, k->which,
+                                      call->accumulate[0], call->input_gradient[0]->data);
     }
     return OK;
 }
@@ -191,6 +213,7 @@ status cpu_lanes_pool_open(struct cpu *c, const struct op_description *d,
     onednn_layout layout = NULL;
     TRY(memory_new(&k, 1, sizeof *k, "a layer"));
     k->op = (backend_op){*d, pool_forward, pool_backward, close_pool};
+    k->kernels = batch16_form(0);
     k->shape = (struct batch16_pool){(d->batch + LANES - 1) / LANES * d->input.channels,
                                      d->input.height,
                                      d->input.width,

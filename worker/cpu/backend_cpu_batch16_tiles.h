@@ -1,31 +1,28 @@
+/*
+ * backend_cpu_batch16_tiles.h — the kernels of backend_cpu_batch16.h, for one width of vectors.
+ *
+ * A file that includes this header defines a form of the kernels: WIDTH lanes in a vector, the
+ * types, the instructions, and the tiles that fit the registers. If WIDTH is below 16, a kernel
+ * computes one part of the 16 lanes after the other.
+ *
+ * Invariant: all forms give the same bits. Each lane is computed alone until add_lanes(). Each
+ * element receives its products in an order that does not depend on the form, and a fused
+ * multiply-add is rounded exactly. DATA_PLACES affects that order, so a form cannot change it.
+ */
+#ifndef GRADLAG_WORKER_CPU_BACKEND_CPU_BATCH16_TILES_H
+#define GRADLAG_WORKER_CPU_BACKEND_CPU_BATCH16_TILES_H
+
 #include "worker/cpu/backend_cpu_batch16.h"
 
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GNUC__)
-
-#include <immintrin.h>
-
-#define AVX512 __attribute__((target("avx512f")))
 /* Kernel size and tile are constants in each copy, so that sums stay in registers. */
-#define UNROLLED static inline __attribute__((always_inline, target("avx512f")))
+#define UNROLLED static inline __attribute__((always_inline)) TARGET
 
 enum {
-    X_TILE = 4,       /* positions computed together */
-    CHANNEL_TILE = 4, /* outputs computed together */
-    INPUT_TILE = 2,   /* inputs whose gradient is computed together */
-    CHUNK = 96,       /* positions of a gradient that fit the L1 cache */
+    DATA_PLACES = 4, /* positions of a gradient that are added together */
+    CHUNK = 96,      /* positions of a gradient that fit the L1 cache */
 };
-
-bool batch16_available(void)
-{
-    return __builtin_cpu_supports("avx512f");
-}
-
-bool batch16_kernel_size(uint32_t kernel)
-{
-    return kernel == 3 || kernel == 5;
-}
 
 /* ---- forward ---- */
 
@@ -37,30 +34,30 @@ UNROLLED void forward_tile(const struct batch16_convolution *s, uint32_t k, uint
     size_t in_row = (size_t)s->input_width * LANES, in_plane = in_row * s->input_height;
     size_t out_plane = (size_t)s->output_height * s->output_width * LANES;
     size_t per_output = (size_t)s->inputs * k * k;
-    __m512 sum[CHANNEL_TILE][X_TILE];
+    vector sum[FORWARD_CHANNELS][FORWARD_PLACES];
     for (uint32_t o = 0; o < channels; ++o)
         for (uint32_t x = 0; x < places; ++x)
-            sum[o][x] = _mm512_set1_ps(bias != NULL ? bias[o] : 0);
+            sum[o][x] = ALL(bias != NULL ? bias[o] : 0);
     for (uint32_t i = 0; i < s->inputs; ++i) {
         for (uint32_t ky = 0; ky < k; ++ky) {
             const float *row = in + i * in_plane + ky * in_row;
             const float *w = weight + (i * k + ky) * k;
-            __m512 v[X_TILE + 4];
+            vector v[FORWARD_PLACES + 4];
             for (uint32_t x = 0; x < places + k - 1; ++x)
-                v[x] = _mm512_loadu_ps(row + x * LANES);
+                v[x] = LOAD(row + x * LANES);
             for (uint32_t kx = 0; kx < k; ++kx) {
                 for (uint32_t o = 0; o < channels; ++o) {
-                    __m512 f = _mm512_set1_ps(w[o * per_output + kx]);
+                    vector f = ALL(w[o * per_output + kx]);
                     for (uint32_t x = 0; x < places; ++x)
-                        sum[o][x] = _mm512_fmadd_ps(v[x + kx], f, sum[o][x]);
+                        sum[o][x] = MULTIPLY_ADD(v[x + kx], f, sum[o][x]);
                 }
             }
         }
     }
     for (uint32_t o = 0; o < channels; ++o) {
         for (uint32_t x = 0; x < places; ++x) {
-            __m512 y = relu ? _mm512_max_ps(sum[o][x], _mm512_setzero_ps()) : sum[o][x];
-            _mm512_storeu_ps(out + o * out_plane + x * LANES, y);
+            vector y = relu ? LARGER(sum[o][x], ALL(0)) : sum[o][x];
+            STORE(out + o * out_plane + x * LANES, y);
         }
     }
 }
@@ -69,11 +66,20 @@ UNROLLED void forward_row(const struct batch16_convolution *s, uint32_t k, uint3
                           const float *in, const float *weight, const float *bias, bool relu,
                           float *out)
 {
-    uint32_t x = 0;
-    for (; x + X_TILE <= s->output_width; x += X_TILE)
-        forward_tile(s, k, channels, X_TILE, in + x * LANES, weight, bias, relu, out + x * LANES);
-    for (; x < s->output_width; ++x)
-        forward_tile(s, k, channels, 1, in + x * LANES, weight, bias, relu, out + x * LANES);
+    const uint32_t width = s->output_width;
+    for (uint32_t l = 0; l < LANES; l += WIDTH, in += WIDTH, out += WIDTH) {
+        uint32_t x = 0;
+        for (; x + FORWARD_PLACES <= width; x += FORWARD_PLACES)
+            forward_tile(s, k, channels, FORWARD_PLACES, in + x * LANES, weight, bias, relu,
+                         out + x * LANES);
+        if (FORWARD_REST > 1 && x + FORWARD_REST <= width) {
+            forward_tile(s, k, channels, FORWARD_REST, in + x * LANES, weight, bias, relu,
+                         out + x * LANES);
+            x += FORWARD_REST;
+        }
+        for (; x < width; ++x)
+            forward_tile(s, k, channels, 1, in + x * LANES, weight, bias, relu, out + x * LANES);
+    }
 }
 
 UNROLLED void forward_all(const struct batch16_convolution *s, uint32_t k, const float *in,
@@ -87,8 +93,8 @@ UNROLLED void forward_all(const struct batch16_convolution *s, uint32_t k, const
             const float *from = in + b * in_block + y * in_row;
             float *to = out + b * out_plane * s->outputs + y * out_row;
             uint32_t o = 0;
-            for (; o + CHANNEL_TILE <= s->outputs; o += CHANNEL_TILE) {
-                forward_row(s, k, CHANNEL_TILE, from, weight + o * per_output,
+            for (; o + FORWARD_CHANNELS <= s->outputs; o += FORWARD_CHANNELS) {
+                forward_row(s, k, FORWARD_CHANNELS, from, weight + o * per_output,
                             bias != NULL ? bias + o : NULL, relu, to + o * out_plane);
             }
             for (; o < s->outputs; ++o) {
@@ -99,8 +105,8 @@ UNROLLED void forward_all(const struct batch16_convolution *s, uint32_t k, const
     }
 }
 
-AVX512 void batch16_forward(const struct batch16_convolution *s, const float *in,
-                            const float *weight, const float *bias, bool relu, float *out)
+TARGET static void forward(const struct batch16_convolution *s, const float *in,
+                           const float *weight, const float *bias, bool relu, float *out)
 {
     if (s->kernel == 3)
         forward_all(s, 3, in, weight, bias, relu, out);
@@ -121,29 +127,31 @@ UNROLLED void data_tile(const struct batch16_convolution *s, uint32_t k, uint32_
     size_t per_output = (size_t)s->inputs * k * k;
     uint32_t first = y + 1 > s->output_height ? y + 1 - s->output_height : 0;
     uint32_t last = y < k - 1 ? y : k - 1;
-    __m512 sum[INPUT_TILE][X_TILE + 4];
+    vector sum[DATA_INPUTS][DATA_PLACES + 4];
     for (uint32_t i = 0; i < inputs; ++i)
         for (uint32_t x = 0; x < places + k - 1; ++x)
-            sum[i][x] = _mm512_loadu_ps(to + i * in_plane + x * LANES);
+            sum[i][x] = LOAD(to + i * in_plane + x * LANES);
     for (uint32_t ky = first; ky <= last; ++ky) {
         for (uint32_t o = 0; o < s->outputs; ++o) {
             const float *g = gradient + o * plane + (y - ky) * row;
             const float *w = weight + o * per_output + ky * k;
-            __m512 v[X_TILE];
+            vector v[DATA_PLACES];
             for (uint32_t x = 0; x < places; ++x)
-                v[x] = _mm512_loadu_ps(g + x * LANES);
+                v[x] = LOAD(g + x * LANES);
+/* gcc 12 otherwise keeps some sums in memory if there is one input. */
+#pragma GCC unroll 5
             for (uint32_t kx = 0; kx < k; ++kx) {
                 for (uint32_t i = 0; i < inputs; ++i) {
-                    __m512 f = _mm512_set1_ps(w[i * k * k + kx]);
+                    vector f = ALL(w[i * k * k + kx]);
                     for (uint32_t x = 0; x < places; ++x)
-                        sum[i][x + kx] = _mm512_fmadd_ps(v[x], f, sum[i][x + kx]);
+                        sum[i][x + kx] = MULTIPLY_ADD(v[x], f, sum[i][x + kx]);
                 }
             }
         }
     }
     for (uint32_t i = 0; i < inputs; ++i)
         for (uint32_t x = 0; x < places + k - 1; ++x)
-            _mm512_storeu_ps(to + i * in_plane + x * LANES, sum[i][x]);
+            STORE(to + i * in_plane + x * LANES, sum[i][x]);
 }
 
 UNROLLED void data_row(const struct batch16_convolution *s, uint32_t k, uint32_t inputs, uint32_t y,
@@ -152,11 +160,13 @@ UNROLLED void data_row(const struct batch16_convolution *s, uint32_t k, uint32_t
     size_t in_plane = (size_t)s->input_height * s->input_width * LANES;
     for (uint32_t i = 0; !accumulate && i < inputs; ++i)
         memset(to + i * in_plane, 0, (size_t)s->input_width * LANES * sizeof(float));
-    uint32_t x = 0;
-    for (; x + X_TILE <= s->output_width; x += X_TILE)
-        data_tile(s, k, inputs, X_TILE, y, gradient + x * LANES, weight, to + x * LANES);
-    for (; x < s->output_width; ++x)
-        data_tile(s, k, inputs, 1, y, gradient + x * LANES, weight, to + x * LANES);
+    for (uint32_t l = 0; l < LANES; l += WIDTH, gradient += WIDTH, to += WIDTH) {
+        uint32_t x = 0;
+        for (; x + DATA_PLACES <= s->output_width; x += DATA_PLACES)
+            data_tile(s, k, inputs, DATA_PLACES, y, gradient + x * LANES, weight, to + x * LANES);
+        for (; x < s->output_width; ++x)
+            data_tile(s, k, inputs, 1, y, gradient + x * LANES, weight, to + x * LANES);
+    }
 }
 
 UNROLLED void data_all(const struct batch16_convolution *s, uint32_t k, const float *gradient,
@@ -168,8 +178,8 @@ UNROLLED void data_all(const struct batch16_convolution *s, uint32_t k, const fl
         for (uint32_t y = 0; y < s->input_height; ++y) {
             float *row = to + b * in_plane * s->inputs + y * in_row;
             uint32_t i = 0;
-            for (; i + INPUT_TILE <= s->inputs; i += INPUT_TILE) {
-                data_row(s, k, INPUT_TILE, y, gradient + b * block, weight + i * k * k, accumulate,
+            for (; i + DATA_INPUTS <= s->inputs; i += DATA_INPUTS) {
+                data_row(s, k, DATA_INPUTS, y, gradient + b * block, weight + i * k * k, accumulate,
                          row + i * in_plane);
             }
             for (; i < s->inputs; ++i) {
@@ -180,8 +190,8 @@ UNROLLED void data_all(const struct batch16_convolution *s, uint32_t k, const fl
     }
 }
 
-AVX512 void batch16_backward_data(const struct batch16_convolution *s, const float *gradient,
-                                  const float *weight, bool accumulate, float *input_gradient)
+TARGET static void backward_data(const struct batch16_convolution *s, const float *gradient,
+                                 const float *weight, bool accumulate, float *input_gradient)
 {
     if (s->kernel == 3)
         data_all(s, 3, gradient, weight, accumulate, input_gradient);
@@ -199,34 +209,34 @@ UNROLLED void weights_tile(const struct batch16_convolution *s, uint32_t k, uint
 {
     size_t plane = (size_t)s->output_height * s->output_width * LANES;
     size_t per_output = (size_t)s->inputs * k * k * LANES;
-    __m512 sum[CHANNEL_TILE][5], bias[CHANNEL_TILE];
+    vector sum[WEIGHT_CHANNELS][5], bias[WEIGHT_CHANNELS];
     for (uint32_t o = 0; o < channels; ++o) {
         for (uint32_t kx = 0; kx < k; ++kx)
-            sum[o][kx] = _mm512_loadu_ps(sums + o * per_output + kx * LANES);
-        bias[o] = bias_sums != NULL ? _mm512_loadu_ps(bias_sums + o * LANES) : _mm512_setzero_ps();
+            sum[o][kx] = LOAD(sums + o * per_output + kx * LANES);
+        bias[o] = bias_sums != NULL ? LOAD(bias_sums + o * LANES) : ALL(0);
     }
     for (; y < end; ++y) {
         const float *v = in + (size_t)y * s->input_width * LANES;
         const float *g = gradient + (size_t)y * s->output_width * LANES;
         for (uint32_t x = 0; x < s->output_width; ++x, v += LANES, g += LANES) {
-            __m512 h[CHANNEL_TILE];
+            vector h[WEIGHT_CHANNELS];
             for (uint32_t o = 0; o < channels; ++o) {
-                h[o] = _mm512_loadu_ps(g + o * plane);
+                h[o] = LOAD(g + o * plane);
                 if (bias_sums != NULL)
-                    bias[o] = _mm512_add_ps(bias[o], h[o]);
+                    bias[o] = ADD(bias[o], h[o]);
             }
             for (uint32_t kx = 0; kx < k; ++kx) {
-                __m512 u = _mm512_loadu_ps(v + kx * LANES);
+                vector u = LOAD(v + kx * LANES);
                 for (uint32_t o = 0; o < channels; ++o)
-                    sum[o][kx] = _mm512_fmadd_ps(h[o], u, sum[o][kx]);
+                    sum[o][kx] = MULTIPLY_ADD(h[o], u, sum[o][kx]);
             }
         }
     }
     for (uint32_t o = 0; o < channels; ++o) {
         for (uint32_t kx = 0; kx < k; ++kx)
-            _mm512_storeu_ps(sums + o * per_output + kx * LANES, sum[o][kx]);
+            STORE(sums + o * per_output + kx * LANES, sum[o][kx]);
         if (bias_sums != NULL)
-            _mm512_storeu_ps(bias_sums + o * LANES, bias[o]);
+            STORE(bias_sums + o * LANES, bias[o]);
     }
 }
 
@@ -239,10 +249,12 @@ UNROLLED void weights_chunk(const struct batch16_convolution *s, uint32_t k, uin
         for (uint32_t ky = 0; ky < k; ++ky) {
             const float *v = in + (i * s->input_height + ky) * in_row;
             float *at = sums + (size_t)(i * k + ky) * k * LANES;
-            if (i == 0 && ky == 0)
-                weights_tile(s, k, channels, y, end, v, gradient, at, bias_sums);
-            else
-                weights_tile(s, k, channels, y, end, v, gradient, at, NULL);
+            for (uint32_t l = 0; l < LANES; l += WIDTH)
+                if (i == 0 && ky == 0)
+                    weights_tile(s, k, channels, y, end, v + l, gradient + l, at + l,
+                                 bias_sums + l);
+                else
+                    weights_tile(s, k, channels, y, end, v + l, gradient + l, at + l, NULL);
         }
     }
 }
@@ -259,9 +271,9 @@ UNROLLED void weights_all(const struct batch16_convolution *s, uint32_t k, const
         for (uint32_t y = 0; y < s->output_height; y += rows) {
             uint32_t end = y + rows < s->output_height ? y + rows : s->output_height;
             uint32_t o = 0;
-            for (; o + CHANNEL_TILE <= s->outputs; o += CHANNEL_TILE) {
-                weights_chunk(s, k, CHANNEL_TILE, y, end, v, g + o * plane, sums + o * per_output,
-                              bias_sums + o * LANES);
+            for (; o + WEIGHT_CHANNELS <= s->outputs; o += WEIGHT_CHANNELS) {
+                weights_chunk(s, k, WEIGHT_CHANNELS, y, end, v, g + o * plane,
+                              sums + o * per_output, bias_sums + o * LANES);
             }
             for (; o < s->outputs; ++o) {
                 weights_chunk(s, k, 1, y, end, v, g + o * plane, sums + o * per_output,
@@ -271,19 +283,22 @@ UNROLLED void weights_all(const struct batch16_convolution *s, uint32_t k, const
     }
 }
 
-/* Adds the lanes of each vector. */
+/* Adds the 16 lanes of each sum by halves: lanes 8 apart, then 4, 2 and 1. */
 UNROLLED void add_lanes(const float *sums, size_t count, float *out, bool accumulate)
 {
-    for (size_t i = 0; i < count; ++i) {
-        float sum = _mm512_reduce_add_ps(_mm512_loadu_ps(sums + i * LANES));
+    for (size_t i = 0; i < count; ++i, sums += LANES) {
+        __m256 eight = _mm256_add_ps(_mm256_loadu_ps(sums), _mm256_loadu_ps(sums + 8));
+        __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        float sum = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
         out[i] = accumulate ? out[i] + sum : sum;
     }
 }
 
-AVX512 void batch16_backward_weights(const struct batch16_convolution *s, const float *in,
-                                     const float *gradient, float *sums, float *weight_gradient,
-                                     bool accumulate_weight, float *bias_gradient,
-                                     bool accumulate_bias)
+TARGET static void backward_weights(const struct batch16_convolution *s, const float *in,
+                                    const float *gradient, float *sums, float *weight_gradient,
+                                    bool accumulate_weight, float *bias_gradient,
+                                    bool accumulate_bias)
 {
     size_t count = (size_t)s->outputs * s->inputs * s->kernel * s->kernel;
     float *bias_sums = sums + count * LANES;
@@ -299,74 +314,88 @@ AVX512 void batch16_backward_weights(const struct batch16_convolution *s, const 
 
 /* ---- max pool ---- */
 
-UNROLLED void max_pool(const struct batch16_pool *s, uint32_t height, uint32_t width,
-                       const float *in, float *out, uint8_t *which)
+UNROLLED void max_pool_row(const struct batch16_pool *s, uint32_t height, uint32_t width,
+                           const float *in, float *out, uint8_t *which)
 {
     size_t row = (size_t)s->input_width * LANES;
-    for (uint32_t p = 0; p < s->planes; ++p) {
-        for (uint32_t y = 0; y < s->output_height; ++y) {
-            const float *v = in + (p * s->input_height + y * s->stride) * row;
-            for (uint32_t x = 0; x < s->output_width; ++x) {
-                __m512 best = _mm512_loadu_ps(v);
-                __m512i at = _mm512_setzero_si512();
-                for (uint32_t j = 0, ky = 0; ky < height; ++ky) {
-                    for (uint32_t kx = 0; kx < width; ++kx, ++j) {
-                        __m512 u = _mm512_loadu_ps(v + ky * row + kx * LANES);
-                        __mmask16 larger = _mm512_cmp_ps_mask(u, best, _CMP_GT_OQ);
-                        best = _mm512_mask_mov_ps(best, larger, u);
-                        at = _mm512_mask_mov_epi32(at, larger, _mm512_set1_epi32((int)j));
-                    }
-                }
-                _mm512_storeu_ps(out, best);
-                _mm_storeu_si128((__m128i *)(void *)which, _mm512_cvtepi32_epi8(at));
-                v += s->stride * LANES;
-                out += LANES;
-                which += LANES;
+    for (uint32_t x = 0; x < s->output_width; ++x) {
+        vector best = LOAD(in);
+        integers at = ALL_INTEGERS(0);
+        for (uint32_t j = 0, ky = 0; ky < height; ++ky) {
+            for (uint32_t kx = 0; kx < width; ++kx, ++j) {
+                vector u = LOAD(in + ky * row + kx * LANES);
+                mask larger = ABOVE(u, best);
+                best = SELECT(larger, u, best);
+                at = SELECT_INTEGERS(larger, ALL_INTEGERS((int)j), at);
             }
+        }
+        STORE(out, best);
+        STORE_BYTES(which, at);
+        in += s->stride * LANES;
+        out += LANES;
+        which += LANES;
+    }
+}
+
+UNROLLED void max_pool_all(const struct batch16_pool *s, uint32_t height, uint32_t width,
+                           const float *in, float *out, uint8_t *which)
+{
+    size_t row = (size_t)s->input_width * LANES, out_row = (size_t)s->output_width * LANES;
+    for (uint32_t p = 0; p < s->planes; ++p) {
+        for (uint32_t y = 0; y < s->output_height; ++y, out += out_row, which += out_row) {
+            const float *from = in + (p * s->input_height + y * s->stride) * row;
+            for (uint32_t l = 0; l < LANES; l += WIDTH)
+                max_pool_row(s, height, width, from + l, out + l, which + l);
         }
     }
 }
 
-AVX512 void batch16_max_pool(const struct batch16_pool *s, const float *in, float *out,
-                             uint8_t *which)
+TARGET static void max_pool(const struct batch16_pool *s, const float *in, float *out,
+                            uint8_t *which)
 {
     if (s->kernel_height == 2 && s->kernel_width == 2)
-        max_pool(s, 2, 2, in, out, which);
+        max_pool_all(s, 2, 2, in, out, which);
     else
-        max_pool(s, s->kernel_height, s->kernel_width, in, out, which);
+        max_pool_all(s, s->kernel_height, s->kernel_width, in, out, which);
 }
 
-UNROLLED void max_pool_backward(const struct batch16_pool *s, uint32_t height, uint32_t width,
+UNROLLED void pool_gradient_row(const struct batch16_pool *s, uint32_t height, uint32_t width,
                                 bool add, const float *gradient, const uint8_t *which, float *to)
 {
     size_t row = (size_t)s->input_width * LANES;
-    for (uint32_t p = 0; p < s->planes; ++p) {
-        for (uint32_t y = 0; y < s->output_height; ++y) {
-            float *v = to + (p * s->input_height + y * s->stride) * row;
-            for (uint32_t x = 0; x < s->output_width; ++x) {
-                __m512 g = _mm512_loadu_ps(gradient);
-                __m512i at =
-                    _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)which));
-                for (uint32_t j = 0, ky = 0; ky < height; ++ky) {
-                    for (uint32_t kx = 0; kx < width; ++kx, ++j) {
-                        float *place = v + ky * row + kx * LANES;
-                        __mmask16 here = _mm512_cmpeq_epi32_mask(at, _mm512_set1_epi32((int)j));
-                        __m512 part = _mm512_maskz_mov_ps(here, g);
-                        if (add)
-                            part = _mm512_add_ps(part, _mm512_loadu_ps(place));
-                        _mm512_storeu_ps(place, part);
-                    }
-                }
-                v += s->stride * LANES;
-                gradient += LANES;
-                which += LANES;
+    for (uint32_t x = 0; x < s->output_width; ++x) {
+        vector g = LOAD(gradient);
+        integers at = LOAD_BYTES(which);
+        for (uint32_t j = 0, ky = 0; ky < height; ++ky) {
+            for (uint32_t kx = 0; kx < width; ++kx, ++j) {
+                float *place = to + ky * row + kx * LANES;
+                vector part = SELECT(EQUAL(at, ALL_INTEGERS((int)j)), g, ALL(0));
+                if (add)
+                    part = ADD(part, LOAD(place));
+                STORE(place, part);
             }
+        }
+        to += s->stride * LANES;
+        gradient += LANES;
+        which += LANES;
+    }
+}
+
+UNROLLED void pool_gradient_all(const struct batch16_pool *s, uint32_t height, uint32_t width,
+                                bool add, const float *gradient, const uint8_t *which, float *to)
+{
+    size_t row = (size_t)s->input_width * LANES, out_row = (size_t)s->output_width * LANES;
+    for (uint32_t p = 0; p < s->planes; ++p) {
+        for (uint32_t y = 0; y < s->output_height; ++y, gradient += out_row, which += out_row) {
+            float *at = to + (p * s->input_height + y * s->stride) * row;
+            for (uint32_t l = 0; l < LANES; l += WIDTH)
+                pool_gradient_row(s, height, width, add, gradient + l, which + l, at + l);
         }
     }
 }
 
-AVX512 void batch16_max_pool_backward(const struct batch16_pool *s, const float *gradient,
-                                      const uint8_t *which, bool accumulate, float *to)
+TARGET static void max_pool_backward(const struct batch16_pool *s, const float *gradient,
+                                     const uint8_t *which, bool accumulate, float *to)
 {
     uint32_t height = s->kernel_height, width = s->kernel_width;
     /* Windows that tile the plane write each position once. */
@@ -376,56 +405,9 @@ AVX512 void batch16_max_pool_backward(const struct batch16_pool *s, const float 
     if (!accumulate && !tiles)
         memset(to, 0, (size_t)s->planes * s->input_height * s->input_width * LANES * sizeof *to);
     if (height == 2 && width == 2 && tiles && !accumulate)
-        max_pool_backward(s, 2, 2, false, gradient, which, to);
+        pool_gradient_all(s, 2, 2, false, gradient, which, to);
     else
-        max_pool_backward(s, height, width, accumulate || !tiles, gradient, which, to);
-}
-
-#else
-
-bool batch16_available(void)
-{
-    return false;
-}
-
-bool batch16_kernel_size(uint32_t kernel UNUSED)
-{
-    return false;
-}
-
-void batch16_forward(const struct batch16_convolution *s UNUSED, const float *in UNUSED,
-                     const float *weight UNUSED, const float *bias UNUSED, bool relu UNUSED,
-                     float *out UNUSED)
-{
-    REQUIRE(batch16_available());
-}
-
-void batch16_backward_data(const struct batch16_convolution *s UNUSED, const float *gradient UNUSED,
-                           const float *weight UNUSED, bool accumulate UNUSED,
-                           float *input_gradient UNUSED)
-{
-    REQUIRE(batch16_available());
-}
-
-void batch16_backward_weights(const struct batch16_convolution *s UNUSED, const float *in UNUSED,
-                              const float *gradient UNUSED, float *sums UNUSED,
-                              float *weight_gradient UNUSED, bool accumulate_weight UNUSED,
-                              float *bias_gradient UNUSED, bool accumulate_bias UNUSED)
-{
-    REQUIRE(batch16_available());
-}
-
-void batch16_max_pool(const struct batch16_pool *s UNUSED, const float *in UNUSED,
-                      float *out UNUSED, uint8_t *which UNUSED)
-{
-    REQUIRE(batch16_available());
-}
-
-void batch16_max_pool_backward(const struct batch16_pool *s UNUSED, const float *gradient UNUSED,
-                               const uint8_t *which UNUSED, bool accumulate UNUSED,
-                               float *input_gradient UNUSED)
-{
-    REQUIRE(batch16_available());
+        pool_gradient_all(s, height, width, accumulate || !tiles, gradient, which, to);
 }
 
 #endif
