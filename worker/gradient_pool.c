@@ -10,10 +10,10 @@
 
 struct gradient_pool {
     const options *settings;
-    unsigned workers;
+    unsigned workers, workers_max;
     helpers *helpers;
     worker **computing;             /* [helpers + 1]: of each helper, then of the calling thread */
-    worker_shard **shards;          /* [workers]: NULL until first used */
+    worker_shard **shards;          /* [workers_max]: NULL until first used */
     atomic_uint_least64_t total_ns; /* processor time of all gradients */
 };
 
@@ -48,7 +48,7 @@ static void run_job(void *context, unsigned thread)
 }
 
 status gradient_pool_open(gradient_pool **out, const options *settings, unsigned workers,
-                          unsigned threads, const volatile sig_atomic_t *stop)
+                          unsigned workers_max, unsigned threads, const volatile sig_atomic_t *stop)
 {
     status result = OK;
     gradient_pool *p = NULL;
@@ -57,11 +57,13 @@ status gradient_pool_open(gradient_pool **out, const options *settings, unsigned
     TRY(memory_new(&p, 1, sizeof *p, "a pool of workers"));
     p->settings = settings;
     p->workers = workers;
+    p->workers_max = workers_max > 0 ? workers_max : workers;
+    REQUIRE(p->workers_max >= workers);
     threads = threads > 0 ? threads : processor_count();
-    threads = threads > workers ? workers : threads;
+    threads = threads > p->workers_max ? p->workers_max : threads;
     TRY(helpers_open(&p->helpers, threads - 1));
     TRY(memory_new(&p->computing, gradient_pool_threads(p), sizeof(worker *), "workers"));
-    TRY(memory_new(&p->shards, workers, sizeof(worker_shard *), "shards"));
+    TRY(memory_new(&p->shards, p->workers_max, sizeof(worker_shard *), "shards"));
     for (unsigned i = gradient_pool_threads(p); i-- > 0;)
         TRY(worker_open(&p->computing[i], &own));
     *out = p;
@@ -78,7 +80,7 @@ void gradient_pool_close(gradient_pool **out)
         return;
     const unsigned threads = p->helpers != NULL ? gradient_pool_threads(p) : 0;
     helpers_close(&p->helpers);
-    for (unsigned w = 0; p->shards != NULL && w < p->workers; w++)
+    for (unsigned w = 0; p->shards != NULL && w < p->workers_max; w++)
         worker_shard_close(&p->shards[w]);
     for (unsigned i = 0; p->computing != NULL && i < threads; i++)
         worker_close(&p->computing[i]);
@@ -105,7 +107,7 @@ worker *gradient_pool_own(gradient_pool *p)
 
 static struct helper_job *queued(gradient_pool *p, struct gradient_job *job)
 {
-    REQUIRE(job->worker < p->workers);
+    REQUIRE(job->worker < p->workers_max);
     if (job->queued.context != job) { /* not again: a helper may be reading them */
         job->pool = p;
         job->queued.work = run_job;

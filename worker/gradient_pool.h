@@ -32,10 +32,12 @@ struct gradient_job { /* zero-initialise; one per worker at most at a time */
     char message[256];
 };
 
-/* `threads` 0: one for each core. Reads the keys of worker_open(). Shards open at first use.
+/* Worker numbers are 0 … workers_max − 1; 0: as `workers`, the number that the data is divided by.
+ * `threads` 0: one for each core. Reads the keys of worker_open(). Shards open at first use.
  * `stop`: as in struct worker_options. */
 status gradient_pool_open(gradient_pool **out, const options *settings, unsigned workers,
-                          unsigned threads, const volatile sig_atomic_t *stop) MUST_CHECK;
+                          unsigned workers_max, unsigned threads,
+                          const volatile sig_atomic_t *stop) MUST_CHECK;
 void gradient_pool_close(gradient_pool **p); /* NULL-safe; queued jobs are dropped */
 
 unsigned gradient_pool_threads(const gradient_pool *p);

@@ -26,7 +26,8 @@ typedef struct worker worker;
 
 struct worker_options {
     const options *settings; /* borrowed until close: model, dataset, batch, seed, device, … */
-    unsigned index, count;   /* this worker's shard is number `index` of `count` */
+    unsigned index, count;   /* this worker's shard is number `index` of `count`; index ≥ count: a
+                                late worker (worker/data/sampler.h) */
     bool no_gradients; /* the caller never calls worker_gradient; pipeline stages compute gradients
                         */
     bool parameters_only; /* do not load the dataset: only shapes and initial parameters */

@@ -336,7 +336,7 @@ static status order_server(struct order *all, const struct recorded_run *run, bo
                                                 .member_events = member_events,
                                                 .row_count = row_count,
                                                 .member_event_count = count,
-                                                .workers = run->workers,
+                                                .workers_max = run->workers_max,
                                                 .finished = ended_it},
                      &all->events[server], &all->servers[server].count));
     all->servers[server].at = all->events[server];
@@ -500,10 +500,11 @@ static status replay(const struct request *r, const struct recorded_run *run,
     gradient_pool *pool = NULL;
     struct replay_options o = {.settings = p->settings,
                                .workers = run->workers,
+                               .workers_max = run->workers_max,
                                .compares = !r->what_if,
                                .lockstep = reads_snapshots(p->settings)};
     TRY(order_events(run, p->settings, &all));
-    TRY(gradient_pool_open(&pool, p->settings, run->workers,
+    TRY(gradient_pool_open(&pool, p->settings, run->workers, run->workers_max,
                            (unsigned)options_integer(p->settings, "virtual.threads"),
                            launch_stop_flag()));
     p->worker = gradient_pool_own(pool);

@@ -10,6 +10,7 @@
 #include "ps/rules/damping/damping.h"
 #include "ps/local_steps.h"
 #include "ps/rules/outer/outer.h"
+#include "ps/server/late_workers.h"
 #include "ps/server/resume.h"
 #include "sync/compression/compression_exchange.h"
 #include "sync/pipeline/pipeline.h"
@@ -191,6 +192,10 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         *out = (struct ineffective){
             "resume", "mode",
             "sync or async; or use initial= to start a new run from its parameters"};
+        return true;
+    }
+    if (!is_initial(o, "workers.max") && strcmp(options_text(o, "engine"), "virtual") == 0) {
+        *out = (struct ineffective){"workers.max", "engine", "real"};
         return true;
     }
     if (options_integer(o, "servers") == 1 && !is_initial(o, "read")) {
@@ -429,6 +434,7 @@ status config_check(const options *o)
             TRY(resume_check(o));
         TRY(outer_open(&outer, o, (unsigned)options_integer(o, "workers")));
         TRY(local_steps_check(o));
+        TRY(late_workers_check(o));
     }
     if (strcmp(options_text(o, "mode"), "sync") == 0) {
         TRY(sync_trainer_check(o));

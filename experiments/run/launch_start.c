@@ -1,11 +1,14 @@
 /*
  * launch_start.c — starts the processes of a run, with their command lines and environments.
  */
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "experiments/run/launch_internal.h"
 
+#include "experiments/print_columns.h"
 #include "experiments/run/role.h"
+#include "ps/server/late_workers.h"
 #include "ps/core/slices.h"
 #include "ps/net/curve.h"
 #include "worker/data/dataset.h"
@@ -285,6 +288,27 @@ done:
     return result;
 }
 
+/* Other hosts replace HOST by an address of this one. */
+static status invite_late_workers(const struct launch *l)
+{
+    status result = OK;
+    const options *o = l->o->settings;
+    const unsigned most = workers_max_of(o);
+    const char *token = options_text(o, "run_token");
+    struct text endpoint = {0};
+    if (most == l->workers)
+        return OK;
+    TRY(list_endpoints(l, "HOST", &endpoint));
+    log_info("%u more worker%s may join: gradlag worker endpoint=%s run_token=%s worker=%u … with "
+             "the same settings (worker=%u to %u)",
+             most - l->workers, plural(most - l->workers), endpoint.at,
+             token[0] != '\0' ? token : strchr(l->token_variable, '=') + 1, l->workers, l->workers,
+             most - 1);
+done:
+    text_free(&endpoint);
+    return result;
+}
+
 status launch_bound(struct launch *l, unsigned server, const char *endpoint, bool *all)
 {
     status result = OK;
@@ -301,6 +325,7 @@ status launch_bound(struct launch *l, unsigned server, const char *endpoint, boo
     status_pipe_open_gate(&l->pipe);
     if (!endpoint_is_known(l))
         TRY(start_workers(l));
+    TRY(invite_late_workers(l));
 done:
     return result;
 }

@@ -133,7 +133,7 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
     TRY(role_open_recorder(&p));
     TRY(pace_open(&steps, o->settings, 0));
     TRY(read_steps_to_fit(steps, o->settings));
-    TRY(gradient_pool_open(&pool, o->settings, (unsigned)options_integer(o->settings, "workers"),
+    TRY(gradient_pool_open(&pool, o->settings, (unsigned)options_integer(o->settings, "workers"), 0,
                            (unsigned)options_integer(o->settings, "virtual.threads"),
                            p.hooks.stop));
     p.worker = gradient_pool_own(pool);

@@ -8,6 +8,7 @@
 #include "experiments/run/launch_internal.h"
 
 #include "experiments/run/role.h"
+#include "ps/server/late_workers.h"
 #include "sync/communicator/communicator.h"
 #include "sync/pipeline/pipeline.h"
 
@@ -143,9 +144,12 @@ static bool is_lost(const struct watched *w)
            (!WIFEXITED(c->wait_status) || WEXITSTATUS(c->wait_status) != 0);
 }
 
-/* True if every worker has ended with an error. A running server notices this itself. */
+/* True if every worker has ended with an error. A running server notices this itself. After
+ * the begin of training only the server knows whether late workers are left. */
 static bool all_workers_failed(const struct launch *l)
 {
+    if (l->async && l->updates > 0 && workers_max_of(l->o->settings) > l->workers)
+        return false;
     for (unsigned i = 0; i < l->count_here; i++)
         if (!is_lost(&l->processes[1 + l->first_here + i]))
             return false;
@@ -228,9 +232,9 @@ static void start_lost_workers(struct launch *l)
  * may hang. */
 static void on_lost(struct launch *l, unsigned index)
 {
-    struct watched *w = &l->processes[1 + index];
     if (index >= l->workers || launch_host_of(l, index) == NULL)
         return;
+    struct watched *w = &l->processes[1 + index];
     plan_again(l, index, PLACE_FREE_S);
     if (w->was_lost)
         return;

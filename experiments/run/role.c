@@ -9,6 +9,7 @@
 #include "experiments/run/child_process.h"
 #include "experiments/run/provenance.h"
 #include "experiments/run/run_checkpoint.h"
+#include "ps/server/late_workers.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -100,7 +101,8 @@ static status gradient(void *context, unsigned index, uint64_t batch, const floa
     struct step_stats ignored;
     unsigned workers = (unsigned)options_integer(p->settings, "workers");
     if (p->shards == NULL)
-        TRY(memory_new(&p->shards, workers, sizeof(worker_shard *), "workers' shards"));
+        TRY(memory_new(&p->shards, workers_max_of(p->settings), sizeof(worker_shard *),
+                       "workers' shards"));
     if (p->shards[index] == NULL)
         TRY(worker_shard_open(&p->shards[index], p->worker, p->settings, index, workers));
     TRY(worker_gradient_as(p->worker, p->shards[index], parameters, batch, out, &ignored));
@@ -110,7 +112,7 @@ done:
 
 static void close_shards(struct role_process *p)
 {
-    unsigned workers = p->shards != NULL ? (unsigned)options_integer(p->settings, "workers") : 0;
+    unsigned workers = p->shards != NULL ? workers_max_of(p->settings) : 0;
     for (unsigned i = 0; i < workers; i++)
         worker_shard_close(&p->shards[i]);
     memory_free(p->shards);

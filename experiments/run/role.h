@@ -23,7 +23,7 @@ struct role_process {
     unsigned index;
     options *settings;
     worker *worker;
-    worker_shard **shards; /* [workers], of workers whose gradients were probed; or NULL */
+    worker_shard **shards; /* [workers.max], of workers whose gradients were probed; or NULL */
     recorder *recorder;    /* in the run's only writer (server 0, or rank 0); else NULL */
     int64_t run_id;        /* 0 until role_open_recorder, unless the row exists already */
     uint64_t token;

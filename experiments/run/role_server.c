@@ -10,6 +10,7 @@
 #include "experiments/run/run_checkpoint.h"
 #include "ps/rules/consistency/consistency.h"
 #include "ps/rules/outer/outer.h"
+#include "ps/server/late_workers.h"
 #include "ps/server/server.h"
 #include "ps/core/slices.h"
 
@@ -180,7 +181,7 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
         text_add(&p->network, "unencrypted (trusted_network=yes)");
     else if (options_text(o, "curve")[0] != '\0')
         text_add(&p->network, "encrypted (curve)");
-    TRY(open_files_allow((unsigned)options_integer(o, "workers") + servers_of(o)));
+    TRY(open_files_allow(workers_max_of(o) + servers_of(o)));
     TRY(open_model(p));
     size_t count = worker_parameter_count(p->worker);
     uint64_t epoch = worker_epoch_samples(p->worker);
@@ -189,6 +190,7 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
     struct ps_server_options server = {
         .settings = o,
         .workers = (unsigned)options_integer(o, "workers"),
+        .workers_max = workers_max_of(o),
         .server = p->index,
         .leader = endpoints.leader,
         .count = count,

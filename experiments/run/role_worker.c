@@ -1,16 +1,17 @@
 #include "experiments/command.h"
 
 #include "experiments/run/role.h"
+#include "ps/server/late_workers.h"
 #include "ps/trainer.h"
 
 static status work(struct role_process *p)
 {
     status result = OK;
     const options *o = p->settings;
-    unsigned count = (unsigned)options_integer(o, "workers");
-    if (p->index >= count) {
-        FAIL(ERROR_USAGE, "worker=%u, but workers=%u: workers are numbered from 0 to %u", p->index,
-             count, count - 1);
+    const unsigned count = (unsigned)options_integer(o, "workers"), most = workers_max_of(o);
+    if (p->index >= most) {
+        FAIL(ERROR_USAGE, "worker=%u, but %s=%u: workers are numbered from 0 to %u", p->index,
+             most > count ? "workers.max" : "workers", most, most - 1);
     }
     if (options_text(o, "endpoint")[0] == '\0')
         FAIL(ERROR_USAGE, "`gradlag worker` needs endpoint=…, which `gradlag server` prints");

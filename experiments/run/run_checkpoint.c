@@ -7,6 +7,7 @@
 #include "experiments/run/config_from_row.h"
 #include "ps/rules/correction/correction.h"
 #include "ps/rules/outer/outer.h"
+#include "ps/server/late_workers.h"
 #include "sync/vector_queue.h"
 #include "worker/checkpoint.h"
 #include "worker/optimizer/optimizer.h"
@@ -291,7 +292,7 @@ static void numbers_of(const struct training_state *s, double out[NUMBERS])
 static void lists_of(const struct run_checkpoint *s, struct text out[LISTS])
 {
     const uint64_t *batches = s->now->batches;
-    const size_t workers = (size_t)options_integer(s->settings, "workers");
+    const size_t workers = workers_max_of(s->settings);
     for (size_t i = 0; batches != NULL && i < workers; i++)
         text_add(&out[BATCHES], "%s%llu", i > 0 ? " " : "", (unsigned long long)batches[i]);
     for (size_t i = 0; i < s->now->account_count; i++) {
@@ -524,7 +525,7 @@ static status allocate_state(struct run_checkpoint_file *s, struct notes *notes,
     size_t states;
     const double *numbers = notes->numbers;
     const size_t each = (size_t)or_zero(numbers[RANK_FLOATS]);
-    const size_t workers = (size_t)options_integer(settings, "workers");
+    const size_t workers = workers_max_of(settings);
     TRY(states_of(settings, &states));
     if (each > UINT32_MAX)
         FAIL(ERROR_DATA, "the checkpoint is damaged: %zu floats of state for each rank", each);

@@ -15,10 +15,13 @@ struct simulated_worker {
 
 static bool applies_to(const options *o, const struct staleness_spread *observed)
 {
-    static const char *const wanted[][2] = {
-        {"mode", "async"}, {"engine", "real"}, {"consistency", "asp"}, {"outer", "none"}};
+    static const char *const wanted[][2] = {{"mode", "async"},
+                                            {"engine", "real"},
+                                            {"consistency", "asp"},
+                                            {"outer", "none"},
+                                            {"workers.max", "0"}};
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
-        if (strcmp(options_text(o, wanted[i][0]), wanted[i][1]) != 0)
+        if (strcmp(options_value(o, wanted[i][0]), wanted[i][1]) != 0)
             return false;
     const struct pace_kind *kind =
         (const struct pace_kind *)registry_find(&pace_registry, options_text(o, "pace"));

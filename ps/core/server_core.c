@@ -12,7 +12,7 @@
 /* Words of the bit set `ready`. */
 static unsigned words_of(const server_core *c)
 {
-    return (c->workers + 63) / 64;
+    return (c->workers_max + 63) / 64;
 }
 
 static status allocate(server_core *c)
@@ -20,10 +20,10 @@ static status allocate(server_core *c)
     status result = OK;
     /* The longest event has one record per held or taken push, one release per worker, and at most
      * four other actions. */
-    c->action_capacity = 2 * (size_t)c->workers + c->taken_capacity + 4;
+    c->action_capacity = 2 * (size_t)c->workers_max + c->taken_capacity + 4;
     TRY(memory_new(&c->actions, c->action_capacity, sizeof *c->actions, "server actions"));
     TRY(memory_new(&c->taken, c->taken_capacity + 1, sizeof *c->taken, "taken pushes"));
-    TRY(memory_new(&c->members, c->workers, sizeof *c->members, "workers"));
+    TRY(memory_new(&c->members, c->workers_max, sizeof *c->members, "workers"));
     TRY(memory_new(&c->ready, words_of(c), sizeof *c->ready, "ready workers"));
     TRY(memory_new(&c->slot_version, c->slot_count, sizeof *c->slot_version, "slot versions"));
     TRY(memory_new(&c->slot_readers, c->slot_count, sizeof *c->slot_readers, "slot readers"));
@@ -40,7 +40,7 @@ static status open_momentum(server_core *c, const struct server_core_options *o)
     optimizer_set_momentum(c->optimizer, c->momentum);
     if (correction->rule->adjust != NULL) {
         REQUIRE(correction->rule->single_gradient);
-        TRY(total_momentum_open(&c->total, o->workers, o->count));
+        TRY(total_momentum_open(&c->total, c->workers_max, o->count));
         total_momentum_add_version(&c->total, 0, o->initial);
     }
 done:
@@ -69,11 +69,14 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     status result = OK;
     server_core *c = NULL;
     unsigned per_update;
-    REQUIRE(o->workers >= 1 && o->count >= 1 && o->slot_count >= o->workers + 2);
+    const unsigned workers_max = o->workers_max > 0 ? o->workers_max : o->workers;
+    REQUIRE(o->workers >= 1 && workers_max >= o->workers && o->count >= 1);
+    REQUIRE(o->slot_count >= workers_max + 2);
     REQUIRE(o->total_samples >= 1);
     *out = NULL;
     TRY(memory_new(&c, 1, sizeof *c, "server core"));
     c->workers = o->workers;
+    c->workers_max = workers_max;
     c->count = o->count;
     c->slots = o->slots;
     c->slot_count = o->slot_count;
@@ -86,8 +89,8 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     TRY(consistency_per_update(&c->consistency, o->workers, &per_update));
     c->taken_capacity = c->consistency.policy->takes ? per_update : 0;
     TRY(damping_open(&c->damping, o->settings));
-    TRY(damping_allocate(&c->damping, o->workers));
-    TRY(aggregate_open(&c->aggregate, o->settings, o->workers, o->count,
+    TRY(damping_allocate(&c->damping, workers_max));
+    TRY(aggregate_open(&c->aggregate, o->settings, workers_max, o->count,
                        c->consistency.policy->holds || c->consistency.policy->takes));
     TRY(schedule_open(&c->schedule, o->settings, o->workers, o->total_samples, o->epoch_samples));
     TRY(open_optimizer(c, o));
@@ -145,7 +148,8 @@ static uint64_t slowest_clock(server_core *c)
 {
     if (c->at_slowest == 0) {
         c->slowest = UINT64_MAX;
-        for (const struct member *member = c->members; member < c->members + c->workers; member++) {
+        for (const struct member *member = c->members; member < c->members + c->workers_max;
+             member++) {
             if (member->state != MEMBER_LOST && member->clock <= c->slowest) {
                 c->at_slowest = member->clock < c->slowest ? 1 : c->at_slowest + 1;
                 c->slowest = member->clock;
@@ -205,7 +209,7 @@ static void begin_event(server_core *c, unsigned cause)
 
 struct server_actions server_core_hello(server_core *c, unsigned worker)
 {
-    REQUIRE(worker < c->workers);
+    REQUIRE(worker < c->workers_max);
     begin_event(c, worker);
     struct member *member = &c->members[worker];
     if (member->state == MEMBER_READING) {
@@ -230,11 +234,11 @@ struct server_actions server_core_hello(server_core *c, unsigned worker)
 static status check_push(const server_core *c, const struct server_push *push)
 {
     status result = OK;
-    if (push->worker >= c->workers) {
+    if (push->worker >= c->workers_max) {
         FAIL(ERROR_PROTOCOL,
              "push from worker %u, but this run has workers 0 to %u; start the workers with the "
              "server's settings",
-             push->worker, c->workers - 1);
+             push->worker, c->workers_max - 1);
     }
     const struct member *member = &c->members[push->worker];
     if (member->state == MEMBER_EMPTY || member->state == MEMBER_LOST) {
@@ -320,7 +324,7 @@ done:
 
 struct server_actions server_core_lost(server_core *c, unsigned worker)
 {
-    REQUIRE(worker < c->workers);
+    REQUIRE(worker < c->workers_max);
     begin_event(c, worker);
     struct member *member = &c->members[worker];
     if (member->state == MEMBER_LOST)
@@ -401,7 +405,7 @@ bool server_core_ended(const server_core *c)
 
 bool server_core_awaits(const server_core *c, unsigned worker)
 {
-    REQUIRE(worker < c->workers);
+    REQUIRE(worker < c->workers_max);
     return c->members[worker].state == MEMBER_READING;
 }
 

@@ -10,7 +10,7 @@
  * not. A slot holds one version. A worker that was released with (version, slot) reads that slot
  * until the core has handled its next push. The core counts the readers of each slot and writes the
  * next version into a free slot. Hence the parameters a worker reads do not change, and every
- * gradient belongs to exactly one version. workers + 2 slots always suffice.
+ * gradient belongs to exactly one version. workers_max + 2 slots always suffice.
  *
  * Invariants, checked by REQUIRE and by tests/ps/core/
  *   C1  version = number of updates applied; it grows by 1 with each SERVER_APPLIED.
@@ -34,12 +34,13 @@ struct training_state; /* worker/training.h */
 
 struct server_core_options {
     const options *settings; /* consistency, damping, optimizer, lr, schedule, … ; borrowed */
-    unsigned workers;        /* worker numbers are 0 … workers − 1 */
+    unsigned workers;        /* key workers: W of the rules, also while other workers train */
+    unsigned workers_max;    /* worker numbers are 0 … workers_max − 1; 0: as `workers` */
     size_t count;            /* parameters */
     struct optimizer_layers layers; /* of worker_layers(); for optimizers that need layers */
     float **slots;                  /* slot_count buffers of `count` floats; borrowed, written by
                                        the core */
-    unsigned slot_count;            /* ≥ workers + 2 */
+    unsigned slot_count;            /* ≥ workers_max + 2 */
     const float *initial;           /* θ at version 0; copied into a slot */
     uint64_t epoch_samples;         /* training samples in one epoch */
     uint64_t total_samples;  /* training ends when applied gradients contain this many samples */
@@ -108,7 +109,7 @@ status server_core_open(server_core **out, const struct server_core_options *o) 
 void server_core_close(server_core **c);
 
 /* ---- events -------------------------------------------------------------------------------- */
-/* Contract: worker < options.workers in hello and lost; the caller checks numbers from outside.
+/* Contract: worker < workers_max in hello and lost; the caller checks numbers from outside.
  * Between SERVER_EVALUATE and server_core_evaluated() the caller may only call evaluated() and
  * end(). */
 

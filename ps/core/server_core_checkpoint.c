@@ -16,15 +16,15 @@ enum { OF_CORRECTION = 4, OF_DAMPING = 1 + DAMPING_AGES };
 
 static size_t account_count(const server_core *c)
 {
-    return OF_CORRECTION + (c->damping.rule->needs_history ? OF_DAMPING + 2 * c->workers : 0);
+    return OF_CORRECTION + (c->damping.rule->needs_history ? OF_DAMPING + 2 * c->workers_max : 0);
 }
 
 status core_allocate_checkpoint(server_core *c)
 {
     status result = OK;
-    TRY(memory_new(&c->checkpoint_batches, c->workers, sizeof *c->checkpoint_batches,
+    TRY(memory_new(&c->checkpoint_batches, c->workers_max, sizeof *c->checkpoint_batches,
                    "batches of a checkpoint"));
-    TRY(memory_new(&c->checkpoint_vectors, CORRECTION_SHARED + c->workers, sizeof(float *),
+    TRY(memory_new(&c->checkpoint_vectors, CORRECTION_SHARED + c->workers_max, sizeof(float *),
                    "vectors of a checkpoint"));
     TRY(memory_new(&c->checkpoint_account, account_count(c), sizeof *c->checkpoint_account,
                    "numbers of a checkpoint"));
@@ -52,14 +52,14 @@ static void write_account(const server_core *c, double *at)
     if (c->damping.rule->needs_history) {
         at = put_counts(at, &h->count, 1);
         at = put_counts(at, h->ages, DAMPING_AGES);
-        at = put_counts(at, h->computed, c->workers);
-        put_counts(at, h->compute_us, c->workers);
+        at = put_counts(at, h->computed, c->workers_max);
+        put_counts(at, h->compute_us, c->workers_max);
     }
 }
 
 static void first_unapplied_batches(const server_core *c, uint64_t *out)
 {
-    for (unsigned w = 0; w < c->workers; w++) {
+    for (unsigned w = 0; w < c->workers_max; w++) {
         const struct member *member = &c->members[w];
         out[w] = member->state == MEMBER_HELD ? member->push.batch : member->next_batch;
     }
@@ -109,8 +109,8 @@ static void read_account(server_core *c, const double *at)
     if (c->damping.rule->needs_history) {
         at = take_counts(at, &h->count, 1);
         at = take_counts(at, h->ages, DAMPING_AGES);
-        at = take_counts(at, h->computed, c->workers);
-        take_counts(at, h->compute_us, c->workers);
+        at = take_counts(at, h->computed, c->workers_max);
+        take_counts(at, h->compute_us, c->workers_max);
     }
 }
 
@@ -150,7 +150,7 @@ status core_resume(server_core *c, const struct server_core_options *o)
     optimizer_set_updates(c->optimizer, start->updates);
     read_vectors(c, o);
     read_account(c, start->account);
-    for (unsigned w = 0; w < c->workers; w++)
+    for (unsigned w = 0; w < c->workers_max; w++)
         c->members[w].next_batch = start->batches[w];
 done:
     return result;

@@ -46,14 +46,14 @@ struct member {
 };
 
 struct server_core {
-    unsigned workers, slot_count;
+    unsigned workers, workers_max, slot_count;
     size_t count;           /* parameters */
     float **slots;          /* [slot_count][count] */
     uint64_t *slot_version; /* [slot_count] */
     unsigned *slot_readers; /* [slot_count] members that are READING or HELD */
     unsigned latest;        /* the slot of `version` */
     uint64_t version, arrivals, samples_used, samples_computed, total_samples, evaluate_every;
-    struct member *members;      /* [workers] */
+    struct member *members;      /* [workers_max] */
     unsigned held, lost, joined; /* numbers of members; joined: neither EMPTY nor LOST */
     uint64_t *ready;             /* one bit per member: it is READY */
     uint64_t slowest;            /* the lowest clock of members not LOST; UINT64_MAX: none */

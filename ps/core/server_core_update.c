@@ -23,7 +23,7 @@ unsigned core_number_of(const server_core *c, const struct member *member)
 struct consistency_view core_view(const server_core *c)
 {
     return (struct consistency_view){.workers = c->workers,
-                                     .expected = c->workers - c->lost,
+                                     .expected = c->workers_max - c->lost,
                                      .held = c->held,
                                      .taken = c->taken_count};
 }
@@ -106,7 +106,7 @@ static void clear_taken(server_core *c)
 
 void core_drop_all(server_core *c, enum push_reason reason)
 {
-    for (struct member *member = c->members; member < c->members + c->workers; member++)
+    for (struct member *member = c->members; member < c->members + c->workers_max; member++)
         if (member->state == MEMBER_HELD)
             core_drop_late(c, member, reason, MEMBER_READY);
     for (unsigned i = 0; i < c->taken_count; i++)
@@ -158,7 +158,7 @@ struct update {
 
 /* The slot of the next version. The gap of a stale gradient reads the slot it was computed at. If
  * that slot has no other reader, it is overwritten, which keeps one vector less in the caches.
- * Otherwise a free slot exists: each worker reads at most one, and slots ≥ workers + 2. */
+ * Otherwise a free slot exists: each worker reads at most one, and slots ≥ workers_max + 2. */
 static unsigned slot_to_write(const server_core *c, const struct update *u)
 {
     if (u->direct && u->first->slot != c->latest && c->slot_readers[u->first->slot] == 1)
@@ -207,7 +207,8 @@ static struct held find_held(server_core *c)
 {
     struct member *own = &c->members[c->cause];
     bool alone = c->held == 1 && own->state == MEMBER_HELD;
-    return alone ? (struct held){own, own + 1} : (struct held){c->members, c->members + c->workers};
+    return alone ? (struct held){own, own + 1}
+                 : (struct held){c->members, c->members + c->workers_max};
 }
 
 /* Computes staleness and scale of all held pushes. Adds those that damping does not drop to the

@@ -57,8 +57,8 @@ done:
 static status open_core(struct server *s)
 {
     status result = OK;
-    const unsigned slots = s->o->workers + 2;
-    TRY(payload_open(&s->payload, s->count, slots, s->o->workers));
+    const unsigned slots = s->workers + 2;
+    TRY(payload_open(&s->payload, s->count, slots, s->workers));
     s->offer_shared = payload_is_shared(s->payload) &&
                       strcmp(options_text(s->o->settings, "payload"), "frames") != 0;
     TRY(slice_code_open(&s->codes, s->o->settings, &s->slices, s->o->server, &s->o->layers,
@@ -69,6 +69,7 @@ static status open_core(struct server *s)
                          &(struct server_core_options){
                              .settings = s->o->settings,
                              .workers = s->o->workers,
+                             .workers_max = s->workers,
                              .count = s->count,
                              .layers = slice_layers(&s->slices, &s->o->layers, s->o->server),
                              .slots = payload_slots(s->payload),
@@ -98,7 +99,7 @@ static status resume(struct server *s, const struct training_state *start)
     s->sent_bytes = start->sent_bytes * server_share(s);
     while (s->checkpoint_samples > 0 && s->next_checkpoint <= start->samples)
         s->next_checkpoint += s->checkpoint_samples;
-    for (unsigned w = 0; w < s->o->workers; w++)
+    for (unsigned w = 0; w < s->workers; w++)
         s->peers[w].first_batch = start->batches[w];
 done:
     return result;
@@ -110,7 +111,7 @@ done:
 static unsigned max_queued(const struct server *s)
 {
     const size_t chunks = s->o->count * sizeof(float) / WIRE_CHUNK_BYTES + 1;
-    return (unsigned)(1024 + 4 * s->o->workers + 8 * chunks);
+    return (unsigned)(1024 + 4 * s->workers + 8 * chunks);
 }
 
 static status open_background(struct server *s)
@@ -131,23 +132,25 @@ static status server_open(struct server *s, const struct ps_server_options *o)
 {
     status result = OK;
     struct curve_keys *keys = NULL;
-    *s = (struct server){.o = o, .wake_fd = -1};
+    *s = (struct server){
+        .o = o, .workers = o->workers_max > 0 ? o->workers_max : o->workers, .wake_fd = -1};
     s->leader.life.pidfd = -1;
-    REQUIRE(o->workers > 0 && o->count > 0 && (o->server > 0 || o->hooks.evaluate != NULL));
+    REQUIRE(o->workers > 0 && s->workers >= o->workers && o->count > 0);
+    REQUIRE(o->server > 0 || o->hooks.evaluate != NULL);
     TRY(read_settings(s));
     TRY(curve_open(&keys, options_text(o->settings, "curve"), true));
     TRY(channel_bind(
         &s->channel, o->endpoint,
         &(struct channel_options){.timeout_ms = s->timeout_ms,
-                                  .may_spin = channel_may_spin(o->workers + s->servers),
+                                  .may_spin = channel_may_spin(s->workers + s->servers),
                                   .keys = keys,
                                   .trusted = options_flag(o->settings, "trusted_network"),
                                   .run_token = o->run_token,
                                   .max_queued = max_queued(s)}));
-    s->queue_size = 4 * o->workers; /* a push, a loss, a hello and another loss, at most */
+    s->queue_size = 4 * s->workers; /* a push, a loss, a hello and another loss, at most */
     TRY(memory_new(&s->queue, s->queue_size, sizeof *s->queue, "the server's queue"));
-    TRY(memory_new(&s->peers, o->workers, sizeof *s->peers, "the server's peers"));
-    for (unsigned w = 0; w < o->workers; w++)
+    TRY(memory_new(&s->peers, s->workers, sizeof *s->peers, "the server's peers"));
+    for (unsigned w = 0; w < s->workers; w++)
         s->peers[w].life.pidfd = s->peers[w].former_pidfd = -1;
     TRY(open_core(s));
     if (o->start != NULL)
@@ -183,7 +186,7 @@ static void server_close(struct server *s)
     probe_close(&s->probe);
     payload_close(&s->payload);
     compression_close(&s->codes);
-    for (unsigned w = 0; s->peers != NULL && w < s->o->workers; w++) {
+    for (unsigned w = 0; s->peers != NULL && w < s->workers; w++) {
         memory_free(s->peers[w].code);
         peer_process_forget(&s->peers[w].life.pidfd);
         peer_process_forget(&s->peers[w].former_pidfd);
@@ -218,7 +221,7 @@ static void name_missing(const struct server *s, char out[NAMED_BYTES])
 /* With several servers no worker joins after training has begun. */
 static void lose_workers_not_at_all_servers(struct server *s)
 {
-    for (unsigned w = 0; server_leads(s) && w < s->o->workers; w++)
+    for (unsigned w = 0; server_leads(s) && w < s->workers; w++)
         if (!leader_worker_is_ready(s, w))
             peers_lose(s, w, ERROR_PEER, "did not join all servers in time");
 }
@@ -326,9 +329,9 @@ static void receive_mail(struct server *s)
     if (bell == NULL || !bell_rings(bell))
         return;
     bell_hear(bell);
-    for (unsigned i = 0; i < s->o->workers; i++)
-        peers_take_mail(s, (s->mail_first + i) % s->o->workers);
-    s->mail_first = (s->mail_first + 1) % s->o->workers;
+    for (unsigned i = 0; i < s->workers; i++)
+        peers_take_mail(s, (s->mail_first + i) % s->workers);
+    s->mail_first = (s->mail_first + 1) % s->workers;
 }
 
 /* False: there is more. */
@@ -342,7 +345,7 @@ static bool receive(struct server *s)
             return true;
         if (server_leads(s) && leader_handle(s, event, &r))
             continue;
-        if (event == CHANNEL_MESSAGE && r.message.worker < s->o->workers)
+        if (event == CHANNEL_MESSAGE && r.message.worker < s->workers)
             peers_take_mail(s, r.message.worker); /* it was sent before this message */
         peers_handle(s, event, &r);
     }

@@ -18,10 +18,12 @@
 
 struct ps_server_options {
     const options *settings; /* endpoint, payload, timeout_s, on_lost, consistency, damping, … */
-    unsigned workers;
-    unsigned server;                    /* its number: 0 … servers − 1 */
-    const char *leader;                 /* for a follower: the endpoint of server 0 */
-    size_t count;                       /* parameters, of all servers together */
+    unsigned workers;        /* training begins with them; W of the rules */
+    unsigned workers_max;    /* workers with numbers from `workers` on may join later
+                                (late_workers.h); 0: as `workers` */
+    unsigned server;         /* its number: 0 … servers − 1 */
+    const char *leader;      /* for a follower: the endpoint of server 0 */
+    size_t count;            /* parameters, of all servers together */
     struct optimizer_layers layers;     /* worker_layers; borrowed until the end */
     const float *initial;               /* version 0, or that of `start`, whole */
     const struct training_state *start; /* the checkpoint to resume (resume.h); NULL: none */

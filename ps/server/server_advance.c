@@ -79,7 +79,7 @@ static unsigned free_cores(const struct server *s)
 {
     const unsigned cores = processor_count();
     unsigned used = s->servers;
-    for (const struct peer *p = s->peers; p < s->peers + s->o->workers; p++)
+    for (const struct peer *p = s->peers; p < s->peers + s->workers; p++)
         used += peers_is_member(p) && peers_on_this_host(p) ? s->threads : 0;
     return cores > used ? cores - used : 0;
 }

@@ -25,7 +25,7 @@ status follower_open(struct server *s)
     TRY(channel_connect(
         &l->channel, s->o->leader,
         &(struct channel_options){.timeout_ms = s->timeout_ms,
-                                  .may_spin = channel_may_spin(s->o->workers + s->servers),
+                                  .may_spin = channel_may_spin(s->workers + s->servers),
                                   .keys = keys,
                                   .trusted = options_flag(s->o->settings, "trusted_network"),
                                   .run_token = s->o->run_token}));
@@ -64,7 +64,7 @@ static void on_joined(struct server *s, const struct wire_message *m)
     l->life.pidfd = peer_process_watch(m->joined.host, m->joined.pid);
     if (l->life.pidfd >= 0)
         server_watch(s, l->life.pidfd);
-    for (unsigned w = 0; w < s->o->workers; w++) /* those that were ready before */
+    for (unsigned w = 0; w < s->workers; w++) /* those that were ready before */
         if (s->peers[w].state == PEER_READY)
             follower_report(s, WIRE_WORKER_READY, w, 0);
 }
@@ -104,7 +104,7 @@ static void on_ask(struct server *s, bool states)
 
 static void on_order(struct server *s, const struct wire_notice *n)
 {
-    if (n->worker >= s->o->workers) {
+    if (n->worker >= s->workers) {
         fail(s, ERROR_PROTOCOL, "named a worker that this run does not have");
         return;
     }

@@ -22,8 +22,8 @@ status leader_open(struct server *s)
     TRY(memory_new(&f->at, s->servers, sizeof *f->at, "servers"));
     for (unsigned i = 0; i < s->servers; i++)
         f->at[i].life.pidfd = -1;
-    TRY(memory_new(&f->ready, s->o->workers, sizeof *f->ready, "the servers' workers"));
-    TRY(memory_new(&f->complete, s->o->workers, sizeof *f->complete, "the servers' workers"));
+    TRY(memory_new(&f->ready, s->workers, sizeof *f->ready, "the servers' workers"));
+    TRY(memory_new(&f->complete, s->workers, sizeof *f->complete, "the servers' workers"));
     TRY(memory_new(&f->parameters, s->o->count, sizeof(float), "all servers' parameters"));
     f->state_count = state_count / own * s->o->count;
     if (s->saver != NULL && f->state_count > 0)
@@ -200,7 +200,7 @@ void leader_name_missing(const struct server *s, char *out, size_t size)
         if (!s->followers.at[i].joined)
             length += (size_t)snprintf(out + length, size - length, "%sserver %u",
                                        named++ > 0 ? ", " : "", i);
-    for (unsigned w = 0; w < s->o->workers && joined; w++)
+    for (unsigned w = 0; w < s->workers && joined; w++)
         for (unsigned i = 1; i < s->servers && length < size && named < NAMED; i++)
             if (s->peers[w].state == PEER_READY && (s->followers.ready[w] >> i & 1) == 0)
                 length += (size_t)snprintf(out + length, size - length, "%sworker %u at server %u",
@@ -254,7 +254,7 @@ static void on_record(struct server *s, struct follower *f, const struct push_re
     row.server = number_of(s, f);
     bool known =
         row.outcome <= PUSH_NOT_FINITE && row.outcome != 4 && row.reason <= PUSH_BAD_UPDATE;
-    if (!known || row.worker >= s->o->workers)
+    if (!known || row.worker >= s->workers)
         leader_lose_follower(s, f, ERROR_PROTOCOL,
                              "sent a record with an unknown outcome or worker");
     else if (s->o->recorder != NULL)
@@ -264,7 +264,7 @@ static void on_record(struct server *s, struct follower *f, const struct push_re
 static void on_note(struct server *s, struct follower *f, const struct wire_note *n)
 {
     if (n->severity > SEVERITY_ERROR || n->worker < NO_WORKER ||
-        (n->worker >= 0 && (unsigned)n->worker >= s->o->workers))
+        (n->worker >= 0 && (unsigned)n->worker >= s->workers))
         leader_lose_follower(s, f, ERROR_PROTOCOL,
                              "sent a note with an unknown severity or worker");
     else if (s->o->recorder != NULL)
@@ -291,8 +291,8 @@ static void on_slice(struct server *s, struct follower *f, const struct channel_
 /* Whether the worker's number in a report or a loss is one of this run. */
 static bool names_a_worker(const struct server *s, const struct wire_message *m)
 {
-    return (m->type != WIRE_REPORT || m->notice.worker < s->o->workers) &&
-           (m->type != WIRE_LOST || m->lost.worker < s->o->workers);
+    return (m->type != WIRE_REPORT || m->notice.worker < s->workers) &&
+           (m->type != WIRE_LOST || m->lost.worker < s->workers);
 }
 
 static void handle(struct server *s, struct follower *f, const struct channel_received *r)

@@ -65,7 +65,7 @@ static void check_all_work(struct server *s, uint64_t now)
     if (s->state != STATE_TRAINING || server_is_over(s) || server_follows(s) ||
         (server_leads(s) && leader_misses_a_follower(s, now)))
         return;
-    for (unsigned w = 0; w < s->o->workers && s->result == OK; w++)
+    for (unsigned w = 0; w < s->workers && s->result == OK; w++)
         if (check_work(s, w, now) && length < sizeof names)
             length += (size_t)snprintf(names + length, sizeof names - length, "%s%u",
                                        length > 0 ? ", " : "", w);
@@ -80,7 +80,7 @@ void peers_tick(struct server *s, uint64_t now)
 {
     char name[64], why[LIVENESS_WHY_BYTES];
     check_all_work(s, now);
-    for (unsigned w = 0; w < s->o->workers; w++) {
+    for (unsigned w = 0; w < s->workers; w++) {
         struct peer *p = &s->peers[w];
         if (!peers_is_member(p))
             continue;
@@ -104,7 +104,7 @@ void server_was_away(struct server *s, uint64_t away_ns, uint64_t now)
     excuse(&s->since_ns, away_ns, now);
     excuse(&s->joined_ns, away_ns, now);
     excuse(&s->leader.life.heard_ns, away_ns, now);
-    for (unsigned w = 0; w < s->o->workers; w++) {
+    for (unsigned w = 0; w < s->workers; w++) {
         excuse(&s->peers[w].life.heard_ns, away_ns, now);
         s->peers[w].wait_training_ns += away_ns; /* a time in the future counts as now */
     }

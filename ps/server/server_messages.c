@@ -162,7 +162,7 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
     server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
     if (s->begun)
         training_queue(s, EVENT_HELLO, w);
-    else if (!server_is_over(s) && peers_in(s, PEER_READY) == s->o->workers)
+    else if (!server_is_over(s) && peers_first_in(s, PEER_READY) == s->o->workers)
         training_begin(s);
 }
 
@@ -328,9 +328,9 @@ static const char *refusal_of(const struct server *s, const struct channel_recei
     if (m->type == WIRE_JOIN)
         return "it asks to follow, but this is not server 0 of several: start all with the same "
                "servers= and endpoint=";
-    if (m->worker >= s->o->workers)
-        return "a worker's number must be below the number of workers: start all with the same "
-               "workers=";
+    if (m->worker >= s->workers)
+        return "a worker's number must be below the number of workers (workers.max, or workers): "
+               "start all with the same settings";
     const struct peer *p = &s->peers[m->worker];
     if (m->type == WIRE_HELLO)
         return NULL;
@@ -383,7 +383,7 @@ static void handle_member(struct server *s, const struct channel_received *r)
 static bool was_on_its_way(const struct server *s, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
-    if (m->run_token != s->o->run_token || m->worker >= s->o->workers)
+    if (m->run_token != s->o->run_token || m->worker >= s->workers)
         return false;
     const struct peer *p = &s->peers[m->worker];
     return m->type == WIRE_PING && !channel_same_id(&p->id, &r->from) &&
@@ -395,7 +395,7 @@ void peers_handle(struct server *s, enum channel_event event, const struct chann
     char why[WIRE_TEXT_BYTES];
     if (event == CHANNEL_MALFORMED) {
         snprintf(why, sizeof why, "%s", r->why);
-        for (unsigned w = 0; w < s->o->workers; w++) {
+        for (unsigned w = 0; w < s->workers; w++) {
             const struct peer *p = &s->peers[w];
             if (peers_is_member(p) && channel_same_id(&p->id, &r->from)) {
                 peers_protocol_error(s, w, r, why);

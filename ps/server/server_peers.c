@@ -99,7 +99,7 @@ void peers_release(struct server *s, unsigned w)
 
 void peers_end(struct server *s, status code, const char *text)
 {
-    for (unsigned w = 0; w < s->o->workers; w++) {
+    for (unsigned w = 0; w < s->workers; w++) {
         if (!peers_is_member(&s->peers[w]))
             continue;
         struct wire_message m = peers_message(s, w, WIRE_END);
@@ -111,18 +111,28 @@ void peers_end(struct server *s, status code, const char *text)
 
 /* ---- members -------------------------------------------------------------------------------- */
 
-unsigned peers_in(const struct server *s, enum peer_state state)
+static unsigned count_in(const struct server *s, enum peer_state state, unsigned end)
 {
     unsigned count = 0;
-    for (unsigned w = 0; w < s->o->workers; w++)
+    for (unsigned w = 0; w < end; w++)
         count += s->peers[w].state == state;
     return count;
+}
+
+unsigned peers_in(const struct server *s, enum peer_state state)
+{
+    return count_in(s, state, s->workers);
+}
+
+unsigned peers_first_in(const struct server *s, enum peer_state state)
+{
+    return count_in(s, state, s->o->workers);
 }
 
 void peers_name(const struct server *s, enum peer_state state, char *out, size_t size)
 {
     size_t length = 0;
-    unsigned named = 0, all = peers_in(s, state);
+    unsigned named = 0, all = peers_first_in(s, state);
     out[0] = '\0';
     for (unsigned w = 0; w < s->o->workers && length < size; w++) {
         if (s->peers[w].state != state)
@@ -158,9 +168,9 @@ bool leader_worker_is_ready(const struct server *s, unsigned w)
 static bool all_are_ready(const struct server *s)
 {
     unsigned ready = 0;
-    for (unsigned w = 0; w < s->o->workers; w++)
+    for (unsigned w = 0; w < s->workers; w++)
         ready += leader_worker_is_ready(s, w);
-    return ready > 0 && ready + peers_in(s, PEER_GONE) == s->o->workers;
+    return ready > 0 && ready + peers_in(s, PEER_GONE) == s->workers;
 }
 
 static void begin_if_all_are_ready(struct server *s)
@@ -240,7 +250,7 @@ static void go_on_without(struct server *s, unsigned w, status code, bool joined
         s->o->hooks.lost(s->o->hooks.context, w);
     if (in_core)
         training_queue(s, EVENT_LOST, w);
-    const bool none_joins = s->begun || peers_in(s, PEER_GONE) == s->o->workers;
+    const bool none_joins = s->begun || peers_in(s, PEER_GONE) == s->workers;
     if (none_joins && peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) == 0)
         server_fail(s, ERROR_PEER, "no worker is left: the last, %s", detail);
     else if (server_leads(s))

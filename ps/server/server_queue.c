@@ -125,7 +125,7 @@ void training_queue(struct server *s, enum event_kind kind, unsigned w)
 void training_begin(struct server *s)
 {
     server_begin(s);
-    for (unsigned w = 0; w < s->o->workers; w++)
+    for (unsigned w = 0; w < s->workers; w++)
         if (s->peers[w].state == PEER_READY)
             training_queue(s, EVENT_HELLO, w);
         else

@@ -8,7 +8,7 @@
  * queue until the state is TRAINING or LEAVING.
  *
  * States                 the server …
- *   JOINING              waits until all workers and all other servers have joined
+ *   JOINING              waits until the first o->workers workers and all other servers have joined
  *   TRAINING             hands the oldest event to the core
  *   PROBING              waits for a fresh gradient (ps/server/probe.h)
  *   GATHERING   leader   waits for the slices of all followers
@@ -192,6 +192,8 @@ struct leader {
 struct server {
     const struct ps_server_options *o;
     unsigned servers;
+    unsigned
+        workers; /* worker numbers are 0 … workers − 1; from o->workers on they may come late */
     struct slices slices;
     size_t begin, count; /* this server's slice */
     bool one_order;      /* read=snapshot: the leader orders the pushes of all servers */
@@ -212,7 +214,7 @@ struct server {
     bool lost_ends_run;                /* on_lost=stop */
     bool record_parts, offer_shared;
 
-    struct peer *peers;  /* [o->workers] */
+    struct peer *peers;  /* [workers] */
     struct event *queue; /* a ring */
     unsigned queue_size, queue_first, queue_count;
     unsigned mail_first; /* the worker whose mailbox is looked at first, by turns */
@@ -335,7 +337,9 @@ static inline bool peers_on_this_host(const struct peer *p)
     return p->shared || p->life.pidfd >= 0;
 }
 unsigned peers_in(const struct server *s, enum peer_state state);
-/* "worker 3, worker 5": those whose state is `state`. */
+/* Those among the first o->workers, with which training begins. */
+unsigned peers_first_in(const struct server *s, enum peer_state state);
+/* "worker 3, worker 5": those of the first o->workers whose state is `state`. */
 void peers_name(const struct server *s, enum peer_state state, char *out, size_t size);
 /* "process 77, payload=shm" */
 void peers_describe(const struct server *s, unsigned w, char *out, size_t size);

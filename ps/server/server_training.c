@@ -106,7 +106,7 @@ static double plausible_us(double us)
 static unsigned cores_in_use(const struct server *s)
 {
     unsigned busy = 0;
-    for (const struct peer *p = s->peers; p < s->peers + s->o->workers; p++)
+    for (const struct peer *p = s->peers; p < s->peers + s->workers; p++)
         busy += p->released && peers_on_this_host(p) &&
                 (p->next == 0 || 1e3 * p->push.push.compute_us > (double)s->update_ns);
     return busy * s->threads + (s->beside ? s->evaluation_threads * s->threads : 0);

@@ -194,7 +194,8 @@ static status feed_event(struct replay *r, struct replay_progress *p)
         record_member_event(r, server, event, "worker_joined");
         return simulation_hello(r->simulation, server, event->worker, r->now);
     case REPLAY_LOST:
-        record_member_event(r, server, event, "worker_lost");
+        if (p->changes[event->worker] > 0) /* else it was not there at the start */
+            record_member_event(r, server, event, "worker_lost");
         return simulation_lost(r->simulation, server, event->worker, r->now);
     case REPLAY_END:
         return simulation_end(r->simulation, server);
@@ -360,10 +361,12 @@ status replay_run(const struct replay_options *o, struct training_outcome *out,
     *difference = (struct replay_difference){0};
     TRY(memory_new(&r.servers, o->server_count, sizeof *r.servers, "recorded servers"));
     for (unsigned i = 0; i < o->server_count; i++)
-        TRY(sort_by_worker(&r.servers[i], &o->servers[i], o->workers));
+        TRY(sort_by_worker(&r.servers[i], &o->servers[i],
+                           o->workers_max > 0 ? o->workers_max : o->workers));
     TRY(simulation_open(&r.simulation, &(struct simulation_options){.settings = o->settings,
                                                                     .pool = o->pool,
                                                                     .workers = o->workers,
+                                                                    .workers_max = o->workers_max,
                                                                     .length = o->length,
                                                                     .hooks = o->hooks,
                                                                     .recorder = o->recorder,

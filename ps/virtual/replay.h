@@ -38,8 +38,8 @@ struct replay_events { /* of one server, in order */
 
 struct replay_options {
     const options *settings;
-    gradient_pool *pool; /* borrowed; opened for as many workers */
-    unsigned workers;
+    gradient_pool *pool;           /* borrowed; opened for as many workers */
+    unsigned workers, workers_max; /* as in struct simulation_options */
     struct training_length length;
     struct training_hooks hooks;
     recorder *recorder;                  /* may be NULL */
@@ -71,11 +71,12 @@ struct replay_recording {          /* of one server */
     const struct replay_row *rows; /* in the order of the table */
     const struct replay_member_event *member_events;
     size_t row_count, member_event_count;
-    unsigned workers;
-    bool finished; /* the run reached its length */
+    unsigned workers_max; /* worker numbers are 0 … workers_max − 1 */
+    bool finished;        /* the run reached its length */
 };
 /* *out ← the events in order, with pointers into the rows; the caller frees it (memory_free).
- * ERROR_DATA: a row names a worker that the run did not have. */
+ * A worker without an event at the start begins as lost. ERROR_DATA: a row names a worker that the
+ * run could not have. */
 status replay_order(const struct replay_recording *r, struct replay_event **out,
                     size_t *out_count) MUST_CHECK;
 

@@ -79,19 +79,19 @@ static status check(const struct replay_recording *r)
 {
     status result = OK;
     for (size_t i = 0; i < r->row_count; i++) {
-        if (r->rows[i].record.worker >= r->workers) {
+        if (r->rows[i].record.worker >= r->workers_max) {
             FAIL(ERROR_DATA,
                  "push %llu names worker %u, but the run had %u workers: is the results file "
                  "damaged?",
-                 (unsigned long long)r->rows[i].number, r->rows[i].record.worker, r->workers);
+                 (unsigned long long)r->rows[i].number, r->rows[i].record.worker, r->workers_max);
         }
     }
     for (size_t i = 0; i < r->member_event_count; i++) {
-        if (r->member_events[i].worker >= r->workers) {
+        if (r->member_events[i].worker >= r->workers_max) {
             FAIL(ERROR_DATA,
                  "an event names worker %u, but the run had %u workers: is the results file "
                  "damaged?",
-                 r->member_events[i].worker, r->workers);
+                 r->member_events[i].worker, r->workers_max);
         }
     }
 done:
@@ -101,7 +101,7 @@ done:
 status replay_order(const struct replay_recording *r, struct replay_event **out, size_t *out_count)
 {
     status result = OK;
-    struct ordering o = {.count = r->row_count, .workers = r->workers};
+    struct ordering o = {.count = r->row_count, .workers = r->workers_max};
     *out = NULL;
     *out_count = 0;
     TRY(check(r));

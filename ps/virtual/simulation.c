@@ -33,17 +33,17 @@ static status open_members(simulation *s)
 {
     status result = OK;
     const struct optimizer_layers layers = worker_layers(gradient_pool_own(s->o.pool));
-    TRY(memory_new(&s->members, s->o.workers, sizeof *s->members, "virtual workers"));
-    TRY(memory_new(&s->places, (size_t)s->o.workers * s->servers, sizeof *s->places,
+    TRY(memory_new(&s->members, s->o.workers_max, sizeof *s->members, "virtual workers"));
+    TRY(memory_new(&s->places, (size_t)s->o.workers_max * s->servers, sizeof *s->places,
                    "virtual workers"));
-    for (unsigned w = 0; w < s->o.workers; w++) {
+    for (unsigned w = 0; w < s->o.workers_max; w++) {
         s->members[w].batch = s->o.start != NULL ? s->o.start->batches[w] : 0;
         s->members[w].places = &s->places[w * s->servers];
         TRY(local_steps_open(&s->members[w].local, &s->plan));
         TRY(local_steps_compress(&s->members[w].local, s->o.settings, &layers,
                                  worker_epoch_samples(gradient_pool_own(s->o.pool))));
     }
-    TRY(memory_new(&s->spare, s->o.workers, sizeof *s->spare, "gradient buffers"));
+    TRY(memory_new(&s->spare, s->o.workers_max, sizeof *s->spare, "gradient buffers"));
 done:
     return result;
 }
@@ -57,6 +57,7 @@ status simulation_open(simulation **out, const struct simulation_options *o)
     *out = NULL;
     TRY(memory_new(&s, 1, sizeof *s, "a simulation"));
     s->o = *o;
+    s->o.workers_max = o->workers_max > 0 ? o->workers_max : o->workers;
     s->opened_ns = clock_ns();
     s->count = worker_parameter_count(own);
     ps_metrics_open(&s->tally, o->settings, o->recorder);
@@ -78,7 +79,7 @@ void simulation_close(simulation **out)
     simulation *s = *out;
     if (s == NULL)
         return;
-    for (unsigned w = 0; s->members != NULL && w < s->o.workers; w++) {
+    for (unsigned w = 0; s->members != NULL && w < s->o.workers_max; w++) {
         gradient_pool_cancel(s->o.pool, &s->members[w].job);
         shared_memory_free(s->members[w].gradient);
         local_steps_close(&s->members[w].local);

@@ -35,8 +35,9 @@ typedef struct simulation simulation;
 
 struct simulation_options {
     const options *settings;
-    gradient_pool *pool; /* borrowed; opened for as many workers */
-    unsigned workers;
+    gradient_pool *pool;  /* borrowed; opened for as many workers */
+    unsigned workers;     /* key workers */
+    unsigned workers_max; /* worker numbers are 0 … workers_max − 1; 0: as `workers` */
     struct training_length length;
     struct training_hooks hooks;
     recorder *recorder;                 /* may be NULL */

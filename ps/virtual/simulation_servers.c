@@ -35,6 +35,7 @@ static status open_host(simulation *s, struct host *h, uint64_t epoch_samples, c
     TRY(server_core_open(
         &h->core, &(struct server_core_options){.settings = s->o.settings,
                                                 .workers = s->o.workers,
+                                                .workers_max = s->o.workers_max,
                                                 .count = h->count,
                                                 .layers = slice_layers(&slices, &layers, number),
                                                 .slots = h->slots,
@@ -57,7 +58,7 @@ status servers_open(simulation *s, uint64_t epoch_samples)
     status result = OK;
     float *initial = NULL;
     s->servers = servers_of(s->o.settings);
-    s->slot_count = s->o.workers + 2;
+    s->slot_count = s->o.workers_max + 2;
     TRY(memory_new(&s->hosts, s->servers, sizeof *s->hosts, "servers"));
     TRY(memory_new(&s->whole, s->servers > 1 ? s->count : 1, sizeof *s->whole, "all slices"));
     TRY(memory_new(&initial, s->count, sizeof *initial, "initial parameters"));

@@ -23,7 +23,8 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
                          "SELECT uuid, status, mode, engine, parameters_sha256, workers, updates, "
                          "samples_used, final_accuracy, config, host ->> '$.resumed.path', "
                          "host ->> '$.resumed.sha256', EXISTS (SELECT 1 FROM event WHERE "
-                         "run_id = ?1 AND code = 'worker_foreign'), host ->> '$.program' "
+                         "run_id = ?1 AND code = 'worker_foreign'), host ->> '$.program', "
+                         "max(workers, coalesce(config ->> '$.\"workers.max\"', 0)) "
                          "FROM run WHERE id = ?1"));
     sqlite3_bind_int64(s, 1, r->id);
     int code = sqlite3_step(s);
@@ -46,6 +47,7 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
     r->foreign = sqlite3_column_int(s, 12) != 0;
     const char *program = (const char *)sqlite3_column_text(s, 13);
     r->program = program != NULL ? text_copy(program) : NULL;
+    r->workers_max = (unsigned)sqlite3_column_int64(s, 14);
 done:
     sqlite3_finalize(s);
     return result;
@@ -182,13 +184,13 @@ static status read_pushes(struct recorded_run *r, sqlite3 *db)
     sqlite3_bind_int64(s, 1, r->id);
     while ((code = sqlite3_step(s)) == SQLITE_ROW && r->push_count < room) {
         struct recorded_push *push = &r->pushes[r->push_count++];
-        if (!read_push(s, push) || push->record.worker >= r->workers) {
+        if (!read_push(s, push) || push->record.worker >= r->workers_max) {
             FAIL(
                 ERROR_RESULTS,
                 "%s: row number %llu in table push of run %lld has worker %s of %u, outcome %s and "
                 "reason %s, which gradlag never writes: the file is damaged; use a copy of it",
                 sqlite3_db_filename(db, "main"), (unsigned long long)push->number, (long long)r->id,
-                text_of(s, 2), r->workers, text_of(s, 6), text_of(s, 21));
+                text_of(s, 2), r->workers_max, text_of(s, 6), text_of(s, 21));
         }
     }
     TRY(database_check(db, code, "read the run's gradients"));

@@ -136,6 +136,13 @@ static void keys_without_effect_are_refused(void **state)
         {{"servers=2", "read=torn", "optimizer=sgd"}, "compression=dgc", "read=torn"},
         {{"mode=sync", "optimizer=sgd", "workers=1"}, "compression=dgc", "workers=1"},
         {{"servers=2"}, "on_nonfinite=skip", "servers=1"},
+        {{"mode=sync"}, "workers.max=3", "mode=sync"},
+        {{"engine=virtual", "pace=gamma"}, "workers.max=3", "engine=virtual"},
+        {{"servers=2"}, "workers.max=3", "servers=1"},
+        {{"consistency=bsp"}, "workers.max=3", "consistency=bsp"},
+        {{"consistency=backup", "workers=2"}, "workers.max=3", "consistency=backup"},
+        {{"sampler=reshuffled"}, "workers.max=3", "sampler=reshuffled"},
+        {{"workers=4"}, "workers.max=3", "workers=4"},
         {{"servers=2"}, "clip_norm=1", "servers=1"},
         {{"outer=nesterov"}, "clip_norm=1", "outer=nesterov"},
         {{"mode=pipeline"}, "clip_norm=1", "a pipeline"},
@@ -324,6 +331,9 @@ static void the_hash_covers_exactly_the_keys_that_define_the_computation(void **
     assert_string_equal(base, other);
     HASH(other, "engine=virtual", "pace=constant", "workers=4", "network.racks=2",
          "network.uplink_gbps=1");
+    assert_string_not_equal(base, other);
+    HASH(base, "workers=2");
+    HASH(other, "workers=2", "workers.max=3");
     assert_string_not_equal(base, other);
     options *o;
     struct text json = {0};

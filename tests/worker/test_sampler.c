@@ -128,6 +128,21 @@ static void seed_and_worker_change_the_order(void **state)
     assert_memory_not_equal(order[0], order[2], sizeof order[0]);
 }
 
+/* The parts of the first workers stay what they are. */
+static void a_late_worker_draws_from_the_whole_split(void **state)
+{
+    (void)state;
+    enum { SAMPLES = 100 };
+    uint32_t order[2][SAMPLES];
+    sampler *s[2] = {opened("partition", "1", SAMPLES, 3, 2), opened("whole", "1", SAMPLES, 3, 4)};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(sampler_shard_size(s[i]), SAMPLES);
+        sampler_batch(s[i], 0, SAMPLES, order[i]);
+        sampler_close(&s[i]);
+    }
+    assert_memory_equal(order[0], order[1], sizeof order[0]);
+}
+
 static void an_empty_shard_is_a_usage_error(void **state)
 {
     (void)state;
@@ -268,6 +283,7 @@ int main(void)
         cmocka_unit_test(batch_k_does_not_depend_on_the_order_of_calls),
         cmocka_unit_test(batches_continue_across_the_end_of_a_pass),
         cmocka_unit_test(seed_and_worker_change_the_order),
+        cmocka_unit_test(a_late_worker_draws_from_the_whole_split),
         cmocka_unit_test(an_empty_shard_is_a_usage_error),
         cmocka_unit_test(a_reshuffled_split_has_new_shards_on_each_pass),
         cmocka_unit_test(every_start_of_a_text_belongs_to_one_worker),

@@ -45,7 +45,7 @@ static status choose_shard(sampler *s, const char *kind, uint32_t samples, unsig
 {
     status result = OK;
     s->reshuffled = strcmp(kind, "reshuffled") == 0;
-    if (strcmp(kind, "whole") == 0) {
+    if (strcmp(kind, "whole") == 0 || worker >= workers) {
         s->stride = 1;
         s->size = samples;
     } else {
@@ -92,7 +92,7 @@ status sampler_open(sampler **out, const options *o, const struct dataset *d, un
     const uint32_t samples = dataset_training_indices(d);
     sampler *s = NULL;
 
-    REQUIRE(worker < workers);
+    REQUIRE(worker < workers || strcmp(options_text(o, "sampler"), "reshuffled") != 0);
     *out = NULL;
     TRY(sampler_check(o, d->tokens));
     TRY(memory_new(&s, 1, sizeof *s, "sampler"));

@@ -8,6 +8,9 @@
  *       pass. Worker w takes every W-th sample of that order, from the w-th on. Shard sizes are
  * those of a partition, but the shards change on each pass. Memory: 8 bytes per sample and worker.
  *
+ * A worker beyond the first W (w ≥ W, key workers.max) has no part of a partition. It draws from
+ * the whole split in its own order, as with sampler=whole. sampler=reshuffled has no place for it.
+ *
  * Shard sizes differ by at most one sample. Workers do not wait for larger shards: a batch
  * continues across the end of a pass, so every batch is full and the number of batches is
  * unlimited. Batch k is elements [k·B, (k+1)·B) of the concatenated permutations.
@@ -26,7 +29,8 @@ typedef struct sampler sampler;
 
 /* ERROR_USAGE: this sampler does not fit a text (`tokens`). */
 status sampler_check(const options *o, bool tokens) MUST_CHECK;
-/* Reads the shape of `d` alone. ERROR_USAGE: the worker's shard is empty, and as sampler_check. */
+/* `worker` may be ≥ `workers` unless sampler=reshuffled. Reads the shape of `d` alone. ERROR_USAGE:
+ * the worker's shard is empty, and as sampler_check. */
 status sampler_open(sampler **out, const options *o, const struct dataset *d, unsigned worker,
                     unsigned workers) MUST_CHECK;
 void sampler_close(sampler **s);

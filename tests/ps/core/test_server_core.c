@@ -417,6 +417,83 @@ static void a_worker_that_joins_again_starts_a_new_sequence(void **state)
     core_rig_close(&b.rig);
 }
 
+/* ---- late workers ---- */
+
+/* A core for two workers and two late ones, as a server begins: the late ones are lost. */
+static void open_with_late_workers(struct core_bench *b, const char *const *settings)
+{
+    bench_open(b, (struct server_core_options){.workers = 2, .workers_max = 4, .slot_count = 6},
+               settings);
+    bench_hello_all(b);
+    bench_lost(b, 2);
+    bench_lost(b, 3);
+}
+
+static void late_workers_change_neither_the_rate_nor_the_size_of_an_update(void **state)
+{
+    (void)state;
+    static const unsigned order[] = {2, 3, 0, 1, 3, 2};
+    struct core_bench b;
+    open_with_late_workers(&b, RIG("consistency=softsync", "lr_scaling=linear"));
+    bench_hello(&b, 2);
+    assert_int_equal(b.releases, 1);
+    bench_hello(&b, 3);
+    for (size_t i = 0; i < COUNT_OF(order); i++) {
+        bench_push(&b, order[i]);
+        assert_int_equal(b.applied, i % 2);
+        for (unsigned k = 0; k < b.records; k++)
+            assert_true(b.record[k].rate == 2 * 0.05);
+    }
+    struct server_push beyond = bench_push_of(&b, 0);
+    beyond.worker = 4;
+    bench_expect_refused(&b, beyond, "worker 4");
+    core_rig_close(&b.rig);
+}
+
+static void expect_step(struct core_bench *b, unsigned worker, double gradients)
+{
+    float before[BENCH_COUNT];
+    memcpy(before, bench_latest(b), sizeof before);
+    bench_push(b, worker);
+    for (size_t i = 0; i < BENCH_COUNT; i++) {
+        const double moved = (double)bench_latest(b)[i] - (double)before[i];
+        assert_true(fabs(moved + 0.05 * gradients * (double)b->gradient[worker][i]) < 1e-5);
+    }
+}
+
+/* With γ = ½ the first step is (1 + γ) g, the second (1 + γ + γ²) g. */
+static void the_state_of_a_late_worker_begins_at_0_and_stays_while_it_is_away(void **state)
+{
+    (void)state;
+    struct core_bench b;
+    open_with_late_workers(&b,
+                           RIG("correction=dana-slim", "optimizer=sgd", "correction.momentum=0.5"));
+    bench_push(&b, 0);
+    bench_hello(&b, 3);
+    expect_step(&b, 3, 1.5);
+    bench_lost(&b, 3);
+    bench_push(&b, 1);
+    bench_hello(&b, 3);
+    expect_step(&b, 3, 1.75);
+    core_rig_close(&b.rig);
+}
+
+static void a_late_worker_begins_at_the_slowest_clock(void **state)
+{
+    (void)state;
+    struct core_bench b;
+    open_with_late_workers(&b, RIG("consistency=ssp", "consistency.slack=1"));
+    for (unsigned i = 0; i < 6; i++)
+        bench_push(&b, i % 2);
+    bench_hello(&b, 2);
+    assert_int_equal(b.version[2], 6);
+    bench_push(&b, 0);
+    assert_int_equal(b.releases, 1); /* it is one clock ahead */
+    bench_push(&b, 0);
+    assert_int_equal(b.releases, 0); /* two */
+    core_rig_close(&b.rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -437,6 +514,9 @@ int main(void)
         cmocka_unit_test(a_barrier_waits_for_workers_that_have_not_joined),
         cmocka_unit_test(a_held_gradient_is_dropped_with_its_worker),
         cmocka_unit_test(a_worker_that_joins_again_starts_a_new_sequence),
+        cmocka_unit_test(late_workers_change_neither_the_rate_nor_the_size_of_an_update),
+        cmocka_unit_test(the_state_of_a_late_worker_begins_at_0_and_stays_while_it_is_away),
+        cmocka_unit_test(a_late_worker_begins_at_the_slowest_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,6 +119,7 @@ static struct peer hanging_worker_after(unsigned number, unsigned servers, doubl
                                  .released = w == HANGS};
     }
     struct server s = {.o = &o,
+                       .workers = WORKERS,
                        .servers = servers,
                        .core = b.rig.core,
                        .timeout_ms = 1000,
@@ -225,6 +226,7 @@ static struct server working(const struct ps_server_options *o, struct peer *pee
                              enum server_state state, uint64_t since_ns, uint64_t longest_ms)
 {
     struct server s = {.o = o,
+                       .workers = o->workers,
                        .servers = 1,
                        .peers = peer,
                        .timeout_ms = 1000,

@@ -51,7 +51,7 @@ static void open_run(struct replay_servers_run *r, uint64_t samples)
     if (config_compose(&r->settings, &s) != OK)
         fail_msg("%s", error_message());
     settings_free(&s);
-    assert_int_equal(gradient_pool_open(&r->pool, r->settings, WORKERS, 1, NULL), OK);
+    assert_int_equal(gradient_pool_open(&r->pool, r->settings, WORKERS, 0, 1, NULL), OK);
 }
 
 static void close_run(struct replay_servers_run *r)

@@ -320,7 +320,7 @@ static bool open_episode(struct simulation_episode *e, uint64_t seed)
     e->settings = c.outer == NULL && combination_is_valid(&c) ? any_settings(e, &c) : NULL;
     if (e->settings == NULL)
         return false;
-    assert_int_equal(gradient_pool_open(&e->pool, e->settings, e->workers, 2, NULL), OK);
+    assert_int_equal(gradient_pool_open(&e->pool, e->settings, e->workers, 0, 2, NULL), OK);
     open_models(e);
     struct simulation_options setup = {.settings = e->settings,
                                        .pool = e->pool,
@@ -410,7 +410,7 @@ static void replay_under(const char *consistency, const char *servers, struct si
         (const char *const[]){SMALL, consistency, "momentum=0.9", "workers=2", servers, NULL});
     gradient_pool *pool = NULL;
     assert_non_null(o);
-    assert_int_equal(gradient_pool_open(&pool, o, WORKERS, 1, NULL), OK);
+    assert_int_equal(gradient_pool_open(&pool, o, WORKERS, 0, 1, NULL), OK);
     *seen = (struct simulation_seen){.parameters = worker_parameter_count(gradient_pool_own(pool))};
     for (unsigned i = 0; i < WORKERS; i++)
         events[i] = (struct replay_event){.kind = REPLAY_JOINED, .worker = i};
@@ -472,7 +472,7 @@ static void a_worker_that_rejoined_before_training_began_takes_part(void **state
                                                                {.worker = 1, .joined = true}};
     struct replay_recording recording = {.member_events = member_events,
                                          .member_event_count = COUNT_OF(member_events),
-                                         .workers = 2,
+                                         .workers_max = 2,
                                          .finished = true};
     struct replay_event *events = NULL;
     size_t count = 0;
@@ -487,6 +487,39 @@ static void a_worker_that_rejoined_before_training_began_takes_part(void **state
     memory_free(events);
 }
 
+/* Worker 1 may join later, and does not: it begins as lost. Worker 2 joins after two pushes. */
+static void a_late_worker_begins_as_lost(void **state)
+{
+    (void)state;
+    static const struct replay_row rows[] = {{.record = {.arrival = 0}},
+                                             {.record = {.arrival = 1}},
+                                             {.record = {.arrival = 2, .worker = 2}}};
+    static const struct replay_member_event member_events[] = {
+        {.worker = 0, .joined = true}, {.push_number = 2, .worker = 2, .joined = true}};
+    static const struct {
+        enum replay_kind kind;
+        unsigned worker;
+    } expected[] = {{REPLAY_JOINED, 0}, {REPLAY_LOST, 1},   {REPLAY_LOST, 2}, {REPLAY_PUSH, 0},
+                    {REPLAY_PUSH, 0},   {REPLAY_JOINED, 2}, {REPLAY_PUSH, 2}};
+    struct replay_recording recording = {.rows = rows,
+                                         .row_count = COUNT_OF(rows),
+                                         .member_events = member_events,
+                                         .member_event_count = COUNT_OF(member_events),
+                                         .workers_max = 3,
+                                         .finished = true};
+    struct replay_event *events = NULL;
+    size_t count = 0;
+    assert_int_equal(replay_order(&recording, &events, &count), OK);
+    assert_int_equal(count, COUNT_OF(expected));
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(events[i].kind, expected[i].kind);
+        assert_int_equal(events[i].worker, expected[i].worker);
+    }
+    memory_free(events);
+    recording.workers_max = 2;
+    assert_int_equal(replay_order(&recording, &events, &count), ERROR_DATA);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -494,6 +527,7 @@ int main(void)
         cmocka_unit_test(a_skipped_arrival_is_skipped_at_every_server),
         cmocka_unit_test(at_an_evaluation_all_servers_had_the_same_events),
         cmocka_unit_test(a_worker_that_rejoined_before_training_began_takes_part),
+        cmocka_unit_test(a_late_worker_begins_as_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -412,7 +412,7 @@ static void only_computed_or_held_gradients_take_memory(void **state)
         (const char *const[]){RIG_SMALL, "engine=virtual", "pace=constant", "workers=64", NULL});
     gradient_pool *pool = NULL;
     simulation *s = NULL;
-    assert_int_equal(gradient_pool_open(&pool, o, WORKERS, THREADS, NULL), OK);
+    assert_int_equal(gradient_pool_open(&pool, o, WORKERS, 0, THREADS, NULL), OK);
     struct simulation_options setup = {.settings = o,
                                        .pool = pool,
                                        .workers = WORKERS,
