@@ -173,6 +173,19 @@ static void send_all(int client, const struct text *answer, uint64_t until_ns)
     }
 }
 
+/* Ends the connection and reads what the client still sends: closing with bytes unread would reset
+ * the connection, and the client could lose the answer. */
+static void end_connection(int client, uint64_t until_ns)
+{
+    char unread[REQUEST_BYTES];
+    shutdown(client, SHUT_WR);
+    while (await(client, POLLIN, until_ns)) {
+        const ssize_t got = recv(client, unread, sizeof unread, 0);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+            return;
+    }
+}
+
 static void answer(const char *path, int client)
 {
     const uint64_t until_ns = clock_ns() + CLIENT_MS * 1000000ull;
@@ -204,6 +217,7 @@ static void answer(const char *path, int client)
     if (!head && page.length > 0)
         text_add_bytes(&whole, page.at, page.length);
     send_all(client, &whole, until_ns);
+    end_connection(client, until_ns);
     live_runs_free(&l);
     text_free(&page);
     text_free(&whole);

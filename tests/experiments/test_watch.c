@@ -396,8 +396,10 @@ static void metrics_of_a_running_run_are_served_on_loopback(void **state)
         "'^gradlag_run_loss{run=\"1\"' "
         "page && break; sleep 0.1; done\n"
         "get 'GET / HTTP/1.1' >none; get 'POST /metrics HTTP/1.1' >post\n"
-        "get 'HEAD /metrics?a=1 HTTP/1.1' >head; get \"GET /$(head -c 5000 /dev/zero | tr '\\0' a) "
-        "HTTP/1.1\" >long\n"
+        "get 'HEAD /metrics?a=1 HTTP/1.1' >head\n"
+        /* The answer comes while this client still sends. */
+        "exec 4<>/dev/tcp/127.0.0.1/$port; head -c 5000 /dev/zero | tr '\\0' a >&4; sleep 0.3\n"
+        "printf ' HTTP/1.1\r\n' >&4; sleep 0.1; printf '\r\n' >&4; cat <&4 >long; exec 4>&-\n"
         "rm results.db*; mkdir results.db; get 'GET /metrics HTTP/1.1' >broken; rmdir results.db\n"
         "kill $run; wait $run\n"
         "kill $watch; wait $watch; echo $? >code\n"
