@@ -37,6 +37,7 @@ status ps_trainer_run(const struct ps_trainer_options *o)
     struct local_steps local = {0};
     float *scratch = NULL;
 
+    *o->joined = false;
     TRY(open_local(o, &plan, &local, &scratch));
     TRY(ps_client_open(&client,
                        &(struct ps_client_options){.settings = o->settings,
@@ -48,6 +49,7 @@ status ps_trainer_run(const struct ps_trainer_options *o)
                                                    .layers = worker_layers(o->worker),
                                                    .stop = o->stop},
                        &at));
+    *o->joined = true;
     worker_hold_memory(o->worker);
     while (!at.finished) {
         struct local_steps_push steps = {.parameters = at.parameters,

@@ -134,6 +134,8 @@ static status start_numbered(struct launch *l, struct watched *w, enum role role
     settings_add(&more, "endpoint", endpoints.at, "run");
     if (role == ROLE_WORKER || index > 0)
         settings_add(&more, role_name(role), number, "run");
+    if (role == ROLE_WORKER)
+        settings_add(&more, "restarts", "0", "run"); /* they are the starter's */
     w->role = role;
     w->index = index;
     TRY(start_role(l, w, NULL, role_name(role), &more));
@@ -197,6 +199,7 @@ static status start_host(struct launch *l, struct watched *w, const struct run_h
     TRY(list_endpoints(l, address, &endpoints));
     settings_add(&more, "endpoint", endpoints.at, "run");
     settings_add(&more, "worker.first", number, "run");
+    settings_add(&more, "restarts", "0", "run");
     w->role = ROLE_WORKER;
     w->host = host;
     w->first = first;

@@ -1,8 +1,37 @@
 #include "experiments/command.h"
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "experiments/run/role.h"
 #include "ps/core/late_workers.h"
 #include "ps/trainer.h"
+
+/* Key restarts. Only a worker that was started by hand or by a launcher has it: `gradlag run`
+ * starts workers again itself. After the loss of its server the worker tries to join once a second,
+ * until timeout_s has passed. The new server decides at which batch the worker goes on. */
+static status train(const struct role_process *p, const struct ps_trainer_options *trainer)
+{
+    const uint64_t second_ns = 1000000000;
+    const uint64_t limit_ns = (uint64_t)(options_real(p->settings, "timeout_s") * 1e9);
+    const int64_t most = options_integer(p->settings, "restarts");
+    int64_t restarts = 0;
+    uint64_t lost_ns = 0;
+    for (;;) {
+        const status result = ps_trainer_run(trainer);
+        const uint64_t now = clock_ns();
+        if (result != ERROR_PEER || p->dismissal == PS_EVICTED ||
+            (*trainer->joined ? restarts == most : lost_ns == 0 || now - lost_ns >= limit_ns))
+            return result;
+        if (*trainer->joined) {
+            lost_ns = now;
+            log_warning("%s; worker %u joins again if a server answers within %s s (timeout_s; "
+                        "restart %lld of %lld)",
+                        error_message(), p->index, options_value(p->settings, "timeout_s"),
+                        (long long)++restarts, (long long)most);
+        }
+        clock_sleep_until_ns(now + second_ns);
+    }
+}
 
 static status work(struct role_process *p)
 {
@@ -19,6 +48,7 @@ static status work(struct role_process *p)
     struct worker_options shard = {
         .settings = o, .index = p->index, .count = count, .stop = p->hooks.stop};
     struct training_length length;
+    bool joined;
     TRY(worker_open(&p->worker, &shard));
     TRY(role_server_length(o, worker_epoch_samples(p->worker), &length));
     struct ps_trainer_options trainer = {
@@ -32,13 +62,14 @@ static status work(struct role_process *p)
         .settings_hash = config_hash_number(o),
         .stop = p->hooks.stop,
         .dismissal = &p->dismissal,
+        .joined = &joined,
     };
     if (!status_pipe_await_gate(LOADING_LIMIT_S, p->hooks.stop))
         FAIL(ERROR_PEER,
              "the server did not listen within %d s: it hangs, or generating the "
              "dataset takes too long",
              LOADING_LIMIT_S);
-    TRY(ps_trainer_run(&trainer));
+    TRY(train(p, &trainer));
 done:
     return result;
 }

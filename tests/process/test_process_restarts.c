@@ -1,4 +1,5 @@
 /* Key restarts: runs that lose a process go on by themselves. */
+#include "base/clock.h"
 #include "base/text.h"
 #include "tests/rigs/process_rig.h"
 
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Two seconds and more, with a checkpoint every 5 updates of a worker. */
@@ -106,9 +108,97 @@ static void after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_ro
         r, (const char *const[]){"run", "mode=async", "workers=2", "restarts=1", MODEST, NULL});
     kill_after_checkpoint(r, "server");
     assert_int_equal(process_wait(r), OK);
+    assert_null(strstr(process_errors(r), "joins again")); /* the workers are started anew */
     process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "failed finished");
     process_expect_answer(r, "SELECT host ->> '$.resumed.run' FROM run WHERE id = 2", "1");
     assert_int_equal(RIG_RUN(r, "replay", "2"), OK);
+}
+
+/* ---- by hand --------------------------------------------------------------------------------- */
+
+enum { MEMBERS = 4 }; /* servers, then workers */
+struct members {
+    struct process_rig *at[MEMBERS];
+    void *more[MEMBERS];
+    unsigned servers;
+    const char *timeout;
+    char count[16], endpoint[256];
+};
+
+static void start_member(const struct members *m, unsigned i, const char *resume)
+{
+    char number[16];
+    const bool serves = i < m->servers;
+    snprintf(number, sizeof number, serves ? "server=%u" : "worker=%u",
+             serves ? i : i - m->servers);
+    process_start(m->at[i], (const char *const[]){serves ? "server" : "worker", number, MODEST,
+                                                  "workers=2", "run_token=5ea1ed", "restarts=1",
+                                                  m->timeout, m->count, m->endpoint, resume, NULL});
+}
+
+static void start_members(struct members *m, struct process_rig *r, unsigned servers,
+                          const char *timeout)
+{
+    *m = (struct members){.at = {r}, .servers = servers, .timeout = timeout};
+    snprintf(m->count, sizeof m->count, "servers=%u", servers);
+    snprintf(m->endpoint, sizeof m->endpoint,
+             servers == 1 ? "endpoint=ipc://%s/0" : "endpoint=ipc://%s/0,ipc://%s/1", r->folder,
+             r->folder);
+    for (unsigned i = 0; i < servers + 2; i++) {
+        if (i > 0) {
+            process_set_up(&m->more[i]);
+            m->at[i] = m->more[i];
+        }
+        start_member(m, i, NULL);
+    }
+    process_await_row(r, "SELECT count(*) > 0 FROM checkpoint");
+}
+
+static void dismiss(struct members *m)
+{
+    for (unsigned i = 1; i < m->servers + 2; i++)
+        process_tear_down(&m->more[i]);
+}
+
+static void restarted_servers_get_their_workers_back(void **state)
+{
+    struct process_rig *r = *state;
+    for (unsigned servers = 1; servers <= 2; servers++) {
+        struct members m;
+        char resume[256];
+        assert_int_equal(process_shell(r, "rm -f results.db *.safetensors"), OK);
+        start_members(&m, r, servers, "timeout_s=20");
+        kill(m.at[servers - 1]->pid, SIGKILL); /* if that is server 1, server 0 ends the run */
+        for (unsigned i = servers; i-- > 0;)
+            assert_int_equal(process_wait(m.at[i]), i == servers - 1 ? 128 + SIGKILL : ERROR_PEER);
+        snprintf(resume, sizeof resume, "resume=%s/%s", r->folder,
+                 process_ask(r, "SELECT path FROM checkpoint ORDER BY version DESC LIMIT 1"));
+        for (unsigned i = 0; i < servers; i++)
+            start_member(&m, i, resume);
+        for (unsigned i = 0; i < servers + 2; i++)
+            assert_int_equal(process_wait(m.at[i]), OK);
+        process_expect_errors_contain(m.at[servers], "restart 1 of 1");
+        process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "failed finished");
+        process_expect_answer(r, "SELECT samples_used FROM run WHERE id = 2", "2000");
+        assert_int_equal(RIG_RUN(r, "replay", "2"), OK);
+        dismiss(&m);
+    }
+}
+
+static void workers_wait_timeout_s_for_a_restarted_server(void **state)
+{
+    struct process_rig *r = *state;
+    struct members m;
+    start_members(&m, r, 1, "timeout_s=2");
+    const double since = clock_seconds();
+    kill(r->pid, SIGKILL);
+    assert_int_equal(process_wait(r), 128 + SIGKILL);
+    for (unsigned i = 1; i < 3; i++) {
+        assert_int_equal(process_wait(m.at[i]), ERROR_PEER);
+        process_expect_error(m.at[i], "no server at ");
+    }
+    assert_true(clock_seconds() - since >= 2);
+    dismiss(&m);
 }
 
 static void restarts_without_a_checkpoint_are_refused(void **state)
@@ -133,6 +223,8 @@ int main(void)
         PROCESS_TEST(a_lost_worker_comes_back_to_several_servers),
         PROCESS_TEST(a_lost_worker_comes_back_to_several_servers_with_torn_reads),
         PROCESS_TEST(after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_row),
+        PROCESS_TEST(restarted_servers_get_their_workers_back),
+        PROCESS_TEST(workers_wait_timeout_s_for_a_restarted_server),
         PROCESS_TEST(restarts_without_a_checkpoint_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
