@@ -78,7 +78,7 @@ const char command_worker_help[] =
     "gradlag worker endpoint=… worker=N …\n\n"
     "Starts one asynchronous worker. Give it the settings of its server, the endpoint and the\n"
     "run_token that the server printed, and the worker's number from 0 (under mpirun or srun the\n"
-    "default is its rank).\n\n"
+    "default is its rank). With restarts=N it waits for a restarted server up to N times.\n\n"
     "  gradlag worker endpoint=tcp://127.0.0.1:5555 run_token=… worker=0 key=value…\n\n"
     "`gradlag list keys` describes the keys.\n";
 
