@@ -456,7 +456,7 @@ static status cluster_run_open(struct cluster_run *c, const struct virtual_optio
                                                                      .released = released,
                                                                      .record = record}));
     for (unsigned i = 0; i < c->count; i++)
-        c->servers[i].bytes = simulation_parameter_bytes(c->simulation, i);
+        c->servers[i].bytes = simulation_pull_bytes(c->simulation, i);
 done:
     return result;
 }

@@ -131,6 +131,8 @@ static void keys_without_effect_are_refused(void **state)
         {{"mode=sync"}, "delay_annealing=9", "delay=0"},
         {{"mode=sync", "delay=1"}, "delay_annealing=9", "delay=1"},
         {{"outer=easgd", "optimizer=sgd"}, "compression=topk", "outer=easgd"},
+        {{"outer=easgd", "optimizer=sgd"}, "pull_precision=bf16", "outer=easgd"},
+        {{"mode=sync"}, "pull_precision=bf16", "mode=sync"},
         {{"optimizer=momentum"}, "compression=dgc", "optimizer=momentum"},
         {{"outer=sgd", "optimizer=sgd"}, "compression=dgc", "outer=sgd"},
         {{"servers=2", "read=torn", "optimizer=sgd"}, "compression=dgc", "read=torn"},
