@@ -29,8 +29,7 @@ status local_steps_plan_open(struct local_steps_plan *out, const options *o, uns
 {
     status result = OK;
     const struct about *about = NULL;
-    *out = (struct local_steps_plan){
-        .workers = workers, .count = count, .pull = pull_code_of(o)};
+    *out = (struct local_steps_plan){.workers = workers, .count = count, .pull = pull_code_of(o)};
     TRY(outer_open(&out->outer, o, workers));
     if (out->outer.rule == NULL)
         goto done;

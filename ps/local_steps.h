@@ -18,7 +18,7 @@
  *
  * With key compression a push is the decoded code of the above (ps/push_codes.h), and also a
  * function of the worker's residual. With key pull_precision θ_read is rounded first
- * (ps/core/pull_code.h).
+ * (worker/compression/pull_code.h).
  *
  * Memory, in vectors of the parameters' size: `local_steps_scratch` during the steps. An elastic
  * worker keeps one vector, or two with optimizer=nesterov.
@@ -26,7 +26,7 @@
 #ifndef GRADLAG_PS_LOCAL_STEPS_H
 #define GRADLAG_PS_LOCAL_STEPS_H
 
-#include "ps/core/pull_code.h"
+#include "worker/compression/pull_code.h"
 #include "ps/push_codes.h"
 #include "ps/rules/outer/outer.h"
 #include "worker/optimizer/schedule.h"

@@ -15,7 +15,7 @@
 #include "base/memory.h"
 #include "base/shared_memory.h"
 #include "base/text.h"
-#include "ps/core/pull_code.h"
+#include "worker/compression/pull_code.h"
 #include "ps/net/channel.h"
 #include "ps/net/heartbeat.h"
 #include "ps/net/liveness.h"

@@ -70,7 +70,7 @@
 #ifndef GRADLAG_PS_SERVER_SERVER_STATE_H
 #define GRADLAG_PS_SERVER_SERVER_STATE_H
 
-#include "ps/core/pull_code.h"
+#include "worker/compression/pull_code.h"
 #include "ps/core/server_core.h"
 #include "ps/core/slice_code.h"
 #include "ps/core/slices.h"

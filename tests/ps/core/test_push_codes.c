@@ -2,7 +2,7 @@
  * from the network are checked. */
 #include "ps/push_codes.h"
 #include "base/memory.h"
-#include "ps/core/pull_code.h"
+#include "worker/compression/pull_code.h"
 #include "tests/ps/core/core_rig.h"
 #include "tests/worker/compression/compression_rig.h"
 
@@ -174,10 +174,10 @@ static void a_pull_is_rounded_to_the_nearest_number_of_its_format(void **state U
         float in, out;
     } cases[] = {
         {"pull_precision=fp16", 1.0f, 1.0f},
-        {"pull_precision=fp16", 1.0f + 0x1p-11f, 1.0f},                   /* tie, to even */
-        {"pull_precision=fp16", 1.0f + 0x1.8p-10f, 1.0f + 0x1p-9f},       /* tie, to even */
+        {"pull_precision=fp16", 1.0f + 0x1p-11f, 1.0f},             /* tie, to even */
+        {"pull_precision=fp16", 1.0f + 0x1.8p-10f, 1.0f + 0x1p-9f}, /* tie, to even */
         {"pull_precision=fp16", -1.0f - 0x1.001p-11f, -1.0f - 0x1p-10f},
-        {"pull_precision=fp16", 0x1.8p-24f, 0x1p-23f},                    /* subnormal */
+        {"pull_precision=fp16", 0x1.8p-24f, 0x1p-23f}, /* subnormal */
         {"pull_precision=fp16", 0x1p-26f, 0.0f},
         {"pull_precision=fp16", 1e6f, 65504.0f},
         {"pull_precision=bf16", 1.0f + 0x1p-8f, 1.0f},

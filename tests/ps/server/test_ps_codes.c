@@ -1,7 +1,7 @@
 /* How the server handles the codes of compressed pushes (key compression). The test plays the
  * worker. */
 #include "experiments/config/config.h"
-#include "ps/core/pull_code.h"
+#include "worker/compression/pull_code.h"
 #include "tests/ps/server/worker_puppet.h"
 
 #include <math.h>

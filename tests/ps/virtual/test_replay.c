@@ -138,11 +138,12 @@ static void rounded_pulls_have_the_same_bits_in_frames_in_shared_memory_and_simu
                           "3 1; 3 1; 1 1");
     process_expect_answer(r, "SELECT count(DISTINCT parameters_sha256) FROM run", "3");
     /* Of 4 bytes up and 4 down, 2 down are left. */
-    process_expect_answer(
-        r,
-        "SELECT group_concat(DISTINCT 4 * sent_bytes = 3 * (SELECT sent_bytes FROM run x WHERE x.id "
-        "= (SELECT max(id) FROM run))) FROM run WHERE " PULLS " <> 'fp32' AND sent_bytes > 0",
-        "1");
+    process_expect_answer(r,
+                          "SELECT group_concat(DISTINCT 4 * sent_bytes = 3 * (SELECT sent_bytes "
+                          "FROM run x WHERE x.id "
+                          "= (SELECT max(id) FROM run))) FROM run WHERE " PULLS
+                          " <> 'fp32' AND sent_bytes > 0",
+                          "1");
     process_expect_answer(r, "SELECT count(*) FROM run WHERE sent_bytes > 0", "5");
 }
 

@@ -11,8 +11,8 @@
  * largest finite code becomes that code. There is no error feedback, because each pull replaces the
  * one before. The server's rules (corrections, gaps) use θ, not θ̂.
  */
-#ifndef GRADLAG_PS_CORE_PULL_CODE_H
-#define GRADLAG_PS_CORE_PULL_CODE_H
+#ifndef GRADLAG_WORKER_COMPRESSION_PULL_CODE_H
+#define GRADLAG_WORKER_COMPRESSION_PULL_CODE_H
 
 #include "worker/compression/compression.h"
 

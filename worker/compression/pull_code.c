@@ -1,5 +1,5 @@
 /* pull_code.c — see pull_code.h. */
-#include "ps/core/pull_code.h"
+#include "worker/compression/pull_code.h"
 
 #include <string.h>
 
