@@ -27,6 +27,13 @@ status late_workers_check(const options *o)
              options_origin(o, "workers.max"), most, options_value(o, "workers"),
              options_value(o, "workers"));
     }
+    if (strcmp(options_text(o, "engine"), "virtual") == 0 && options_real(o, "join.after_s") == 0) {
+        FAIL(
+            ERROR_USAGE,
+            "%s: workers.max=%s: a virtual run has to know when late workers join; set for example "
+            "join.after_s=10 (a mean, in virtual seconds)",
+            options_origin(o, "workers.max"), most);
+    }
     if (servers_of(o) > 1) {
         FAIL(ERROR_USAGE,
              "%s: workers.max=%s: with several servers no worker can join after the begin of "
