@@ -24,6 +24,7 @@ enum random_purpose { /* never renumber: the values determine the streams of rec
                       RANDOM_SHARE = 11,    /* step = the virtual worker's messages */
                       RANDOM_WINDOWS = 12,  /* windows of a text: step = batch */
                       RANDOM_SLOWDOWN = 13, /* slow-downs: worker = rack, step = window of time */
+                      RANDOM_JOIN = 14,     /* step 0: the late virtual worker */
 };
 
 struct random_stream {

@@ -29,7 +29,7 @@ status local_steps_plan_open(struct local_steps_plan *out, const options *o, uns
 {
     status result = OK;
     const struct about *about = NULL;
-    *out = (struct local_steps_plan){.workers = workers, .count = count};
+    *out = (struct local_steps_plan){.workers = workers, .count = count, .pull = pull_code_of(o)};
     TRY(outer_open(&out->outer, o, workers));
     if (out->outer.rule == NULL)
         goto done;
@@ -61,6 +61,13 @@ status local_steps_check(const options *o)
              "next push contains it already; set compression=none or another outer",
              options_origin(o, "compression"), options_text(o, "compression"), rule->about.name);
     }
+    if (rule != NULL && rule->elastic && pull_code_of(o).kind != NULL) {
+        FAIL(ERROR_USAGE,
+             "%s: pull_precision=%s rounds what a worker reads, and with outer=%s this rounding "
+             "would be pushed back to the server; set pull_precision=fp32 or another outer",
+             options_origin(o, "pull_precision"), options_text(o, "pull_precision"),
+             rule->about.name);
+    }
 done:
     return result;
 }
@@ -70,12 +77,18 @@ static size_t stride(const struct local_steps_plan *p)
     return (p->count + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
+/* Vectors that take_steps() needs. */
+static unsigned step_vectors(const struct local_steps_plan *p)
+{
+    return p->outer.rule == NULL    ? 0
+           : p->outer.rule->elastic ? p->momentum_ahead
+                                    : 2 + p->kind->states;
+}
+
+/* With pull_precision the last vector is θ_read, rounded. */
 size_t local_steps_scratch(const struct local_steps_plan *p)
 {
-    unsigned vectors = p->outer.rule == NULL    ? 0
-                       : p->outer.rule->elastic ? p->momentum_ahead
-                                                : 2 + p->kind->states;
-    return vectors * stride(p);
+    return (step_vectors(p) + (p->pull.kind != NULL)) * stride(p);
 }
 
 static double rate_of(const struct local_steps_plan *p, uint64_t version, unsigned step)
@@ -108,7 +121,8 @@ status local_steps_compress(struct local_steps *l, const options *o,
 
 bool local_steps_needed(const struct local_steps *l)
 {
-    return local_steps_enabled(l->plan) || push_codes_enabled(&l->codes);
+    return local_steps_enabled(l->plan) || push_codes_enabled(&l->codes) ||
+           l->plan->pull.kind != NULL;
 }
 
 void local_steps_close(struct local_steps *l)
@@ -273,7 +287,17 @@ done:
     return result;
 }
 
-/* Coding counts as computing: it delays the push, and no other process takes part. */
+/* Rounding and coding count as computing: they delay the push, and no other process takes part. */
+static void round_read(const struct local_steps_plan *p, struct local_steps_push *push,
+                       uint64_t *ns)
+{
+    const uint64_t begin = clock_ns();
+    float *rounded = push->scratch + step_vectors(p) * stride(p);
+    pull_code_round(&p->pull, push->parameters, p->count, rounded);
+    push->parameters = rounded;
+    *ns += clock_ns() - begin;
+}
+
 static void compress(struct local_steps *l, struct local_steps_push *push)
 {
     const uint64_t begin = clock_ns();
@@ -301,8 +325,12 @@ status local_steps_run(struct local_steps *l, local_gradient *gradient, void *co
 {
     status result = OK;
     struct source s = {.gradient = gradient, .context = context, .push = push};
+    uint64_t rounding_ns = 0;
     push->coded = false;
+    if (l->plan->pull.kind != NULL)
+        round_read(l->plan, push, &rounding_ns);
     TRY(take_steps(l, &s));
+    push->stats.compute_ns += rounding_ns;
     if (push_codes_enabled(&l->codes))
         compress(l, push);
 done:

@@ -17,7 +17,8 @@
  * what was read and not on when, so replay and simulation take the same steps.
  *
  * With key compression a push is the decoded code of the above (ps/push_codes.h), and also a
- * function of the worker's residual.
+ * function of the worker's residual. With key pull_precision θ_read is rounded first
+ * (worker/compression/pull_code.h).
  *
  * Memory, in vectors of the parameters' size: `local_steps_scratch` during the steps. An elastic
  * worker keeps one vector, or two with optimizer=nesterov.
@@ -25,6 +26,7 @@
 #ifndef GRADLAG_PS_LOCAL_STEPS_H
 #define GRADLAG_PS_LOCAL_STEPS_H
 
+#include "worker/compression/pull_code.h"
 #include "ps/push_codes.h"
 #include "ps/rules/outer/outer.h"
 #include "worker/optimizer/schedule.h"
@@ -33,6 +35,7 @@
 /* The same for all workers of a run. */
 struct local_steps_plan {
     struct outer outer;
+    struct pull_code pull; /* of θ_read */
     unsigned workers;
     size_t count; /* parameters */
     const struct optimizer_kind *kind;
@@ -42,8 +45,8 @@ struct local_steps_plan {
     struct schedule schedule;
     uint64_t batch, update; /* samples of a batch, and in an update */
 };
-/* Reads outer, its dotted keys, optimizer, momentum, weight_decay, batch, consistency, and the keys
- * that schedule_open reads. Errors: those of outer_open. */
+/* Reads outer, its dotted keys, pull_precision, optimizer, momentum, weight_decay, batch,
+ * consistency, and the keys that schedule_open reads. Errors: those of outer_open. */
 status local_steps_plan_open(struct local_steps_plan *out, const options *o, unsigned workers,
                              size_t count, uint64_t total_samples,
                              uint64_t epoch_samples) MUST_CHECK;
@@ -66,9 +69,9 @@ void local_steps_close(struct local_steps *l);
 status local_steps_compress(struct local_steps *l, const options *o,
                             const struct optimizer_layers *layers,
                             uint64_t epoch_samples) MUST_CHECK;
-/* Whether a push of this worker is more than one gradient. */
+/* Whether a push of this worker is more than one gradient at the floats that it read. */
 bool local_steps_needed(const struct local_steps *l);
-/* ERROR_USAGE: compression and an elastic outer rule. */
+/* ERROR_USAGE: compression or pull_precision, and an elastic outer rule. */
 status local_steps_check(const options *o) MUST_CHECK;
 /* Discards x, v and the residual, because a new incarnation of the worker starts. */
 void local_steps_reset(struct local_steps *l);
@@ -78,7 +81,7 @@ typedef status local_gradient(void *context, const float *parameters, uint64_t b
                               float *gradient, struct step_stats *stats);
 
 struct local_steps_push {
-    const float *parameters; /* [count] θ_read; constant during the call */
+    const float *parameters; /* [count] θ_read, not rounded; constant during the call */
     uint64_t version;        /* of θ_read */
     uint64_t number;         /* k */
     float *difference;       /* [count] output: what the worker pushes */

@@ -194,8 +194,8 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
             "sync or async; or use initial= to start a new run from its parameters"};
         return true;
     }
-    if (!is_initial(o, "workers.max") && strcmp(options_text(o, "engine"), "virtual") == 0) {
-        *out = (struct ineffective){"workers.max", "engine", "real"};
+    if (!is_initial(o, "join.after_s") && is_initial(o, "workers.max")) {
+        *out = (struct ineffective){"join.after_s", "workers.max", "more than workers"};
         return true;
     }
     if (options_integer(o, "servers") == 1 && !is_initial(o, "read")) {
@@ -385,13 +385,14 @@ static status check_workers(const options *o)
 {
     enum { PROCESSES_MOST = 4096 };
     status result = OK;
+    static const char *const keys[] = {"workers", "workers.max"};
     const bool real = strcmp(options_text(o, "mode"), "pipeline") == 0 ||
                       strcmp(options_text(o, "engine"), "real") == 0;
-    if (real && options_integer(o, "workers") > PROCESSES_MOST) {
-        FAIL(
-            ERROR_USAGE,
-            "%s: workers=%s: a run has at most %d processes; engine=virtual simulates more workers",
-            options_origin(o, "workers"), options_value(o, "workers"), PROCESSES_MOST);
+    for (size_t i = 0; i < COUNT_OF(keys) && real; i++) {
+        if (options_integer(o, keys[i]) > PROCESSES_MOST)
+            FAIL(ERROR_USAGE,
+                 "%s: %s=%s: a run has at most %d processes; engine=virtual simulates more workers",
+                 options_origin(o, keys[i]), keys[i], options_value(o, keys[i]), PROCESSES_MOST);
     }
 done:
     return result;

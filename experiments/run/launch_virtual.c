@@ -7,6 +7,7 @@
 
 #include "experiments/run/config_from_row.h"
 #include "experiments/run/role.h"
+#include "ps/core/late_workers.h"
 #include "ps/virtual/virtual.h"
 #include "results/query/push_reader.h"
 #include "sync/trainer.h"
@@ -133,7 +134,8 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
     TRY(role_open_recorder(&p));
     TRY(pace_open(&steps, o->settings, 0));
     TRY(read_steps_to_fit(steps, o->settings));
-    TRY(gradient_pool_open(&pool, o->settings, (unsigned)options_integer(o->settings, "workers"), 0,
+    TRY(gradient_pool_open(&pool, o->settings, (unsigned)options_integer(o->settings, "workers"),
+                           workers_max_of(o->settings),
                            (unsigned)options_integer(o->settings, "virtual.threads"),
                            p.hooks.stop));
     p.worker = gradient_pool_own(pool);

@@ -26,6 +26,13 @@ status late_workers_check(const options *o)
              options_origin(o, "workers.max"), most, options_value(o, "workers"),
              options_value(o, "workers"));
     }
+    if (strcmp(options_text(o, "engine"), "virtual") == 0 && options_real(o, "join.after_s") == 0) {
+        FAIL(
+            ERROR_USAGE,
+            "%s: workers.max=%s: a virtual run has to know when late workers join; set for example "
+            "join.after_s=10 (a mean, in virtual seconds)",
+            options_origin(o, "workers.max"), most);
+    }
     if (policy->holds) {
         FAIL(ERROR_USAGE,
              "%s: workers.max=%s: consistency=%s waits for a fixed number of workers; set "

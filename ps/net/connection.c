@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "base/shared_memory.h"
 #include "base/text.h"
+#include "worker/compression/pull_code.h"
 #include "ps/net/channel.h"
 #include "ps/net/heartbeat.h"
 #include "ps/net/liveness.h"
@@ -42,6 +43,7 @@ struct connection {
     unsigned worker;
     size_t count;
     enum wire_payload payload;
+    struct pull_code pull; /* of the parameters in frames */
     unsigned timeout_ms, silence_ms, ping_ms;
     struct liveness server; /* heard_ns: on this channel or the heartbeat's */
 
@@ -196,17 +198,23 @@ static status on_parameters(connection *c, const struct channel_received *r)
 {
     status result = OK;
     const struct wire_message *m = &r->message;
-    const size_t size = c->count * sizeof(float);
+    const size_t size = pull_code_bytes(&c->pull, c->count);
     if (m->sequence != c->next || c->released)
         goto done;
     if (!c->announced || m->chunk.offset != c->received) {
         c->announced = false; /* an earlier chunk was lost: on_pong() requests all chunks again */
         goto done;
     }
-    if (m->chunk.version != c->release.version || m->payload_bytes > size - c->received)
+    const bool coded = m->type == WIRE_CODED_PARAMETERS;
+    if (m->chunk.version != c->release.version || m->payload_bytes > size - c->received ||
+        coded != (c->pull.kind != NULL) || (coded && m->payload_bytes % sizeof(uint16_t) != 0))
         FAIL(ERROR_PROTOCOL, "the server at %s sent parameters that do not belong to its release",
              c->endpoint);
-    memcpy((uint8_t *)c->own_parameters + c->received, r->payload, m->payload_bytes);
+    if (coded)
+        pull_code_decode(&c->pull, r->payload, m->payload_bytes / sizeof(uint16_t),
+                         c->own_parameters + c->received / sizeof(uint16_t));
+    else
+        memcpy((uint8_t *)c->own_parameters + c->received, r->payload, m->payload_bytes);
     c->received += m->payload_bytes;
     c->released = c->received == size;
 done:
@@ -279,6 +287,7 @@ static status handle(connection *c, const struct channel_received *r)
     case WIRE_RELEASE:
         return on_release(c, m);
     case WIRE_PARAMETERS:
+    case WIRE_CODED_PARAMETERS:
         return on_parameters(c, r);
     case WIRE_PONG:
         return on_pong(c, m);
@@ -450,6 +459,7 @@ status connection_open(connection **out, const struct connection_options *o)
         c->own_gradient = (float *)(void *)c->place.gradient;
     }
     c->payload = payload_of(o->settings);
+    c->pull = pull_code_of(o->settings);
     c->timeout_ms = (unsigned)(options_real(o->settings, "timeout_s") * 1000);
     c->silence_ms = o->follower ? (unsigned)liveness_limit_ms(c->timeout_ms, 0) : c->timeout_ms;
     c->ping_ms = c->timeout_ms / 4 < PING_MS ? c->timeout_ms / 4 : PING_MS;

@@ -34,6 +34,7 @@ static const struct {
     [WIRE_SLICE] = {"slice", 20, true},
     [WIRE_ORDER] = {"order", 16, false},
     [WIRE_CODED] = {"coded", 16, true},
+    [WIRE_CODED_PARAMETERS] = {"coded-parameters", 16, true},
 };
 
 /* The position in a message that is encoded (out) or decoded (in). */
@@ -250,6 +251,7 @@ static void walk_body(struct cursor *c, struct wire_message *m)
     case WIRE_PARAMETERS:
     case WIRE_GRADIENT:
     case WIRE_CODED:
+    case WIRE_CODED_PARAMETERS:
         u64(c, &m->chunk.version);
         u64(c, &m->chunk.offset);
         break;

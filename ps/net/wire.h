@@ -49,6 +49,8 @@ enum wire_type {
     WIRE_ORDER,  /* server 0: orders an enum wire_order */
     /* Between a worker and a server: */
     WIRE_CODED, /* worker: a chunk of a gradient's code, instead of gradient (key compression) */
+    WIRE_CODED_PARAMETERS, /* server: a chunk of the parameters' code, instead of parameters (key
+                              pull_precision) */
     WIRE_TYPES,
 };
 
@@ -91,7 +93,7 @@ struct wire_push {
     uint32_t samples;
 };
 
-struct wire_chunk { /* parameters, gradient and coded; the second frame has the bytes */
+struct wire_chunk { /* parameters, gradient, and codes of both; the second frame has the bytes */
     uint64_t version, offset;
 };
 

@@ -59,6 +59,8 @@ static status open_core(struct server *s)
     status result = OK;
     const unsigned slots = s->workers + 2;
     TRY(payload_open(&s->payload, s->count, slots, s->workers));
+    s->pull = pull_code_of(s->o->settings);
+    TRY(memory_new(&s->pulled, slots, sizeof *s->pulled, "codes"));
     s->offer_shared = payload_is_shared(s->payload) &&
                       strcmp(options_text(s->o->settings, "payload"), "frames") != 0;
     TRY(slice_code_open(&s->codes, s->o->settings, &s->slices, s->o->server, &s->o->layers,
@@ -184,6 +186,9 @@ static void server_close(struct server *s)
     probe_close(&s->probe);
     payload_close(&s->payload);
     compression_close(&s->codes);
+    for (unsigned i = 0; s->pulled != NULL && i < s->workers + 2; i++)
+        memory_free(s->pulled[i].code);
+    memory_free(s->pulled);
     for (unsigned w = 0; s->peers != NULL && w < s->workers; w++) {
         memory_free(s->peers[w].code);
         peer_process_forget(&s->peers[w].life.pidfd);

@@ -2,6 +2,7 @@
  * server_state.h. */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "ps/server/server_state.h"
 
 #include <stdio.h>
@@ -74,6 +75,25 @@ void peers_welcome(struct server *s, unsigned w)
     (void)channel_send(s->channel, &s->peers[w].id, &m, NULL);
 }
 
+/* The payload of a release in frames; NULL: the run has failed. A code stays as long as its slot:
+ * messages refer to it. */
+static const uint8_t *pulled(struct server *s, const struct wire_release *at)
+{
+    const float *slot = payload_slots(s->payload)[at->slot];
+    struct pulled *p = &s->pulled[at->slot];
+    if (s->pull.kind == NULL)
+        return (const uint8_t *)slot;
+    if (p->code == NULL &&
+        memory_new(&p->code, s->count, sizeof *p->code, "the code of the parameters") != OK) {
+        server_fail(s, ERROR_OTHER, "%s", error_message());
+        return NULL;
+    }
+    if (p->next != at->version + 1)
+        pull_code_encode(&s->pull, slot, s->count, p->code);
+    p->next = at->version + 1;
+    return (const uint8_t *)p->code;
+}
+
 void peers_release(struct server *s, unsigned w)
 {
     const struct peer *p = &s->peers[w];
@@ -85,10 +105,10 @@ void peers_release(struct server *s, unsigned w)
     if (p->shared)
         return;
     struct wire_message m = p->release;
-    const size_t size = s->count * sizeof(float);
-    const uint8_t *bytes = (const uint8_t *)payload_slots(s->payload)[p->release.release.slot];
-    m.type = WIRE_PARAMETERS;
-    for (size_t at = 0; at < size; at += m.payload_bytes) {
+    const size_t size = pull_code_bytes(&s->pull, s->count);
+    const uint8_t *bytes = pulled(s, &p->release.release);
+    m.type = s->pull.kind != NULL ? WIRE_CODED_PARAMETERS : WIRE_PARAMETERS;
+    for (size_t at = 0; bytes != NULL && at < size; at += m.payload_bytes) {
         m.chunk = (struct wire_chunk){.version = p->release.release.version, .offset = at};
         m.payload_bytes = (uint32_t)(size - at < WIRE_CHUNK_BYTES ? size - at : WIRE_CHUNK_BYTES);
         if (!channel_send(s->channel, &p->id, &m, bytes + at))

@@ -74,6 +74,7 @@
 #ifndef GRADLAG_PS_SERVER_SERVER_STATE_H
 #define GRADLAG_PS_SERVER_SERVER_STATE_H
 
+#include "worker/compression/pull_code.h"
 #include "ps/core/server_core.h"
 #include "ps/core/slice_code.h"
 #include "ps/core/slices.h"
@@ -159,6 +160,12 @@ enum follower_end {
     FOLLOWER_CLOSED, /* it has sent all records */
 };
 
+/* The code of a version slot (key pull_precision). */
+struct pulled {
+    uint16_t *code; /* [count]; NULL: no worker needed it so far */
+    uint64_t next;  /* version + 1; 0: none */
+};
+
 /* Another server, as the leader (server 0) knows it. */
 struct follower {
     bool joined, lost;
@@ -215,6 +222,8 @@ struct server {
     server_core *core;
     background *evaluator;             /* NULL: a follower */
     compression *codes;                /* decodes pushes; NULL: compression=none */
+    struct pull_code pull;             /* encodes pulls */
+    struct pulled *pulled;             /* [slots] */
     double update_epochs;              /* slice_code_epochs */
     double sent_bytes;                 /* second frames of gradients and parameters, so far */
     background *saver;                 /* NULL: no checkpoints */

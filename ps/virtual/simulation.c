@@ -226,7 +226,7 @@ static void perform_release(simulation *s, unsigned server, const struct server_
     place->ready = true;
     place->slot = a->slot;
     place->version = a->version;
-    s->sent_bytes += (double)simulation_parameter_bytes(s, server);
+    s->sent_bytes += (double)simulation_pull_bytes(s, server);
     bool everywhere = !member->computing && all_ready(s, member);
     if (everywhere) {
         return_buffer(s, member);
@@ -508,9 +508,9 @@ uint64_t simulation_version(const simulation *s)
     return server_core_version(servers_first(s));
 }
 
-size_t simulation_parameter_bytes(const simulation *s, unsigned server)
+size_t simulation_pull_bytes(const simulation *s, unsigned server)
 {
-    return s->hosts[server].count * sizeof(float);
+    return pull_code_bytes(&s->plan.pull, s->hosts[server].count);
 }
 
 size_t simulation_push_bytes(const simulation *s, unsigned server, unsigned w)
@@ -518,7 +518,7 @@ size_t simulation_push_bytes(const simulation *s, unsigned server, unsigned w)
     const struct simulation_member *member = &s->members[w];
     const struct push_codes *codes = &member->local.codes;
     return push_codes_enabled(codes) ? push_codes_bytes(codes, server, member->places[0].version)
-                                     : simulation_parameter_bytes(s, server);
+                                     : s->hosts[server].count * sizeof(float);
 }
 
 unsigned simulation_buffers(const simulation *s)

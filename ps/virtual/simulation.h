@@ -92,8 +92,8 @@ uint64_t simulation_arrivals(const simulation *s, unsigned server);
 bool simulation_ended(const simulation *s);
 /* The version at server 0. */
 uint64_t simulation_version(const simulation *s);
-/* Size of one server's slice. */
-size_t simulation_parameter_bytes(const simulation *s, unsigned server);
+/* Bytes of a pull from one server: of its slice, as codes or as floats. */
+size_t simulation_pull_bytes(const simulation *s, unsigned server);
 /* Bytes of the worker's push to one server: of its code, or of its floats. Contract: all servers
  * have released it. */
 size_t simulation_push_bytes(const simulation *s, unsigned server, unsigned w);

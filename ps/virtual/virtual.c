@@ -5,6 +5,7 @@
 #include "ps/virtual/event_queue.h"
 #include "ps/virtual/shared_links.h"
 #include "ps/core/slices.h"
+#include "ps/core/late_workers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 enum virtual_kind {
     ARRIVAL,  /* its gradient has arrived at the server. With snapshots, at server 0 only: the
                * gradient  has arrived at all servers, and server 0 knows it */
-    LIFE,     /* it dies, or joins again */
+    LIFE,     /* it dies, or joins (again) */
     COMPUTED, /* the transfer of its gradient starts */
     REPLY,    /* the transfer of the server's reply starts; or the reply has arrived */
 };
@@ -48,7 +49,8 @@ struct cluster_run {
     unsigned count; /* of servers */
     unsigned kinds; /* number of events per worker */
     bool snapshots;
-    bool limited; /* some link has a limited rate; else a transfer takes no time */
+    unsigned most; /* workers, with late ones */
+    bool limited;  /* some link has a limited rate; else a transfer takes no time */
     struct shared_links to_servers, to_workers;
     uint64_t now_ns; /* of the last event */
     struct virtual_server *servers;
@@ -236,7 +238,7 @@ static status check_progress(struct cluster_run *c)
     uint64_t version = simulation_version(c->simulation);
     c->deaths = version > c->version ? 1 : c->deaths + 1;
     c->version = version;
-    if (c->deaths > (uint64_t)LIVES_MAX * c->o->workers) {
+    if (c->deaths > (uint64_t)LIVES_MAX * c->most) {
         FAIL(ERROR_PEER,
              "workers died %llu times (crash.mtbf_s=%s) without an update until virtual time %.6f "
              "s: "
@@ -414,7 +416,7 @@ static status open_links(struct cluster_run *c)
 {
     status result = OK;
     const struct cluster *at = &c->cluster;
-    struct links_shape shape = {.workers = c->o->workers,
+    struct links_shape shape = {.workers = c->most,
                                 .servers = c->count,
                                 .racks = at->uplink_ns_per_byte > 0 ? at->racks : 0,
                                 .worker_rate = rate(at->ns_per_byte),
@@ -438,16 +440,17 @@ static status cluster_run_open(struct cluster_run *c, const struct virtual_optio
     c->o = o;
     cluster_open(&c->cluster, o->settings, o->pace);
     c->count = servers_of(o->settings);
+    c->most = workers_max_of(o->settings);
     c->snapshots = c->count > 1 && reads_snapshots(o->settings);
     TRY(open_links(c));
-    TRY(event_queue_open(&c->queue, c->kinds * o->workers));
-    TRY(memory_new(&c->workers, o->workers, sizeof *c->workers, "virtual workers"));
+    TRY(event_queue_open(&c->queue, c->kinds * c->most));
+    TRY(memory_new(&c->workers, c->most, sizeof *c->workers, "virtual workers"));
     TRY(memory_new(&c->servers, c->count, sizeof *c->servers, "virtual servers"));
-    TRY(memory_new(&c->places, (size_t)o->workers * c->count, sizeof *c->places,
-                   "virtual workers"));
+    TRY(memory_new(&c->places, (size_t)c->most * c->count, sizeof *c->places, "virtual workers"));
     TRY(simulation_open(&c->simulation, &(struct simulation_options){.settings = o->settings,
                                                                      .pool = o->pool,
                                                                      .workers = o->workers,
+                                                                     .workers_max = c->most,
                                                                      .length = o->length,
                                                                      .hooks = o->hooks,
                                                                      .recorder = o->recorder,
@@ -456,7 +459,7 @@ static status cluster_run_open(struct cluster_run *c, const struct virtual_optio
                                                                      .released = released,
                                                                      .record = record}));
     for (unsigned i = 0; i < c->count; i++)
-        c->servers[i].bytes = simulation_parameter_bytes(c->simulation, i);
+        c->servers[i].bytes = simulation_pull_bytes(c->simulation, i);
 done:
     return result;
 }
@@ -466,6 +469,10 @@ static status train(struct cluster_run *c)
     status result = OK;
     for (unsigned w = 0; w < c->o->workers; w++)
         TRY(worker_joins(c, w, 0));
+    for (unsigned w = c->o->workers; w < c->most; w++) {
+        c->workers[w].dead = true;
+        event_queue_put(&c->queue, event_of(c, w, LIFE, 0), cluster_join_ns(&c->cluster, w));
+    }
     while (!simulation_ended(c->simulation))
         TRY(next_event(c));
 done:

@@ -33,7 +33,7 @@
 
 struct virtual_options {
     const options *settings;
-    gradient_pool *pool; /* borrowed; opened for as many workers */
+    gradient_pool *pool; /* borrowed; opened for as many workers, with late ones */
     const pace *pace;    /* borrowed */
     unsigned workers;
     struct training_length length;

@@ -143,9 +143,12 @@ static void draw_async(struct campaign_episode *e)
     e->servers = servers;
     /* A resumed run begins with residual 0, so it has other bits. */
     static const char *const codes[] = {"fp16", "bf16", "topk", "sign"};
-    const bool coded = (c.outer == NULL || !c.outer->elastic) && campaign_chance(e, 0.3);
+    const bool elastic = c.outer != NULL && c.outer->elastic;
+    const bool coded = !elastic && campaign_chance(e, 0.3);
     if (coded)
         campaign_set(e, "compression=%s", codes[draw(e, 0, COUNT_OF(codes) - 1)]);
+    if (!elastic && campaign_chance(e, 0.3))
+        campaign_set(e, "pull_precision=%s", codes[draw(e, 0, 1)]);
     e->repeats = workers == 1 && servers == 1 && !coded;
 }
 

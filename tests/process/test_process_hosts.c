@@ -138,6 +138,53 @@ static void workers_on_another_host_train_with_keys(void **state)
     process_tear_down(&more[1]);
 }
 
+#define WITH_LATE_WORKER                                                                           \
+    RIG_LONG, "workers=1", "workers.max=2", "on_lost=continue", "payload=frames", "timeout_s=10",  \
+        "pull_precision=fp16", "run_token=5ea1ed"
+
+/* 20 gradients of worker 1 since it joined for the nth time. */
+static void await_late_pushes(struct process_rig *server, int n)
+{
+    char sql[256];
+    snprintf(
+        sql, sizeof sql,
+        "SELECT count(*) >= 20 FROM push WHERE worker = 1 AND arrival >= (SELECT push_number "
+        "FROM event WHERE code = 'worker_joined' AND worker = 1 ORDER BY rowid LIMIT 1 OFFSET %d)",
+        n - 1);
+    process_await_row(server, sql);
+}
+
+static void a_worker_on_another_host_joins_late_with_keys_and_comes_back(void **state)
+{
+    struct process_rig *server = *state;
+    void *more[2];
+    char endpoint[64], curve[128];
+    skip_without_hosts();
+    assert_int_equal(RIG_RUN(server, "keygen", "keys"), OK);
+    snprintf(curve, sizeof curve, "curve=%s/keys", server->folder);
+    process_set_up(&more[0]);
+    process_set_up(&more[1]);
+    struct process_rig *late = more[1];
+    START_ON(0, server, "server", WITH_LATE_WORKER, "endpoint=tcp://*:*", "curve=keys");
+    expect_listening(server, endpoint);
+    START_ON(0, more[0], "worker", WITH_LATE_WORKER, endpoint, curve, "worker=0");
+    process_await_row(server, "SELECT count(*) > 20 FROM push");
+    START_ON(1, late, "worker", WITH_LATE_WORKER, endpoint, curve, "worker=1");
+    await_late_pushes(server, 1);
+    kill(late->pid, SIGTERM);
+    assert_int_equal(process_wait(late), STOPPED);
+    process_await_row(server, "SELECT count(*) FROM event WHERE code = 'worker_lost'");
+    START_ON(1, late, "worker", WITH_LATE_WORKER, endpoint, curve, "worker=1");
+    await_late_pushes(server, 2);
+    kill(server->pid, SIGINT);
+    assert_int_equal(process_wait(server), STOPPED);
+    assert_int_equal(process_wait(more[0]), OK);
+    assert_int_equal(process_wait(late), OK);
+    process_expect_replayed(server);
+    process_tear_down(&more[0]);
+    process_tear_down(&more[1]);
+}
+
 /* payload=frames, because two namespaces of one kernel count as one host. */
 #define LONG_VECTORS                                                                               \
     "dataset=gaussian", "dataset.samples=100", "model=cnn", "batch=10", "updates=3", "workers=1",  \
@@ -287,6 +334,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(workers_on_another_host_train_with_keys, process_set_up,
                                         process_tear_down),
+        cmocka_unit_test_setup_teardown(
+            a_worker_on_another_host_joins_late_with_keys_and_comes_back, process_set_up,
+            process_tear_down),
         cmocka_unit_test_setup_teardown(vectors_longer_than_a_frame_reach_another_host,
                                         process_set_up, process_tear_down),
         cmocka_unit_test_setup_teardown(servers_on_two_hosts_hold_a_slice_each, process_set_up,

@@ -17,6 +17,17 @@ static bool is(const options *o, const char *key, const char *value)
     return strcmp(options_text(o, key), value) == 0;
 }
 
+static uint64_t exponential_ns(struct random_stream *r, double mean_ns)
+{
+    return pace_whole_ns(-mean_ns * log1p(-random_uniform(r)));
+}
+
+static unsigned most_workers(const options *o)
+{
+    const int64_t workers = options_integer(o, "workers"), most = options_integer(o, "workers.max");
+    return (unsigned)(most > workers ? most : workers);
+}
+
 void cluster_open(struct cluster *c, const options *o, const pace *steps)
 {
     double gbps = options_real(o, "network.gbps"), server = options_real(o, "network.server_gbps"),
@@ -34,7 +45,8 @@ void cluster_open(struct cluster *c, const options *o, const pace *steps)
                           .jitter_ns = 1e6 * options_real(o, "network.jitter_ms"),
                           .down_ns = 1e9 * options_real(o, "crash.down_s"),
                           .uplink_ns_per_byte = ns_per_byte(options_real(o, "network.uplink_gbps")),
-                          .workers = (unsigned)options_integer(o, "workers"),
+                          .joins_ns = 1e9 * options_real(o, "join.after_s"),
+                          .workers = most_workers(o),
                           .racks = (unsigned)options_integer(o, "network.racks"),
                           .hierarchical = is(o, "network.allreduce", "hierarchical"),
                           .window_ns = 1e9 * options_real(o, "pace.window_s"),
@@ -90,7 +102,7 @@ uint64_t cluster_jitter_ns(const struct cluster *c, unsigned worker, uint64_t me
     if (c->jitter_ns <= 0)
         return 0;
     random_open(&r, RANDOM_JITTER, c->seed, worker, message);
-    return pace_whole_ns(-c->jitter_ns * log1p(-random_uniform(&r)));
+    return exponential_ns(&r, c->jitter_ns);
 }
 
 /* 2 (n − 1) rounds of a ring of n ranks, each with an n-th of the bytes. */
@@ -118,9 +130,16 @@ bool cluster_life_ns(const struct cluster *c, unsigned worker, uint64_t life, ui
     if (c->lives_ns <= 0)
         return false;
     random_open(&r, RANDOM_CRASH, c->seed, worker, life);
-    *lives = pace_whole_ns(-c->lives_ns * log1p(-random_uniform(&r)));
-    *away = pace_whole_ns(-c->down_ns * log1p(-random_uniform(&r)));
+    *lives = exponential_ns(&r, c->lives_ns);
+    *away = exponential_ns(&r, c->down_ns);
     return true;
+}
+
+uint64_t cluster_join_ns(const struct cluster *c, unsigned worker)
+{
+    struct random_stream r;
+    random_open(&r, RANDOM_JOIN, c->seed, worker, 0);
+    return exponential_ns(&r, c->joins_ns);
 }
 
 /* ---- contradictions ------------------------------------------------------------------------ */

@@ -7,6 +7,8 @@
  * each worker and each server has a full-duplex link, and its transfers share the link's rate
  * (ps/virtual/shared_links.h). The server makes one update at a time. A worker runs for an
  * exponentially distributed time of mean crash.mtbf_s and returns after one of mean crash.down_s.
+ * With workers.max, each worker beyond key workers joins for the first time after an exponentially
+ * distributed time of mean join.after_s.
  *
  * network.racks divides the workers, in order, into R racks whose sizes differ by at most one. Each
  * rack has one full-duplex uplink to a core without limits, where the servers are.
@@ -41,7 +43,8 @@ struct cluster {
     double jitter_ns;                               /* mean; 0: no jitter */
     /* Links of a worker or rank (each direction), of a server, and of a rack; 0: unlimited. */
     double ns_per_byte, server_out_ns_per_byte, server_in_ns_per_byte, uplink_ns_per_byte;
-    unsigned workers, racks;                       /* racks 0: none */
+    double joins_ns;                               /* mean, of late workers */
+    unsigned workers, racks;                       /* with late workers; racks 0: none */
     bool hierarchical;                             /* the allreduce */
     double window_ns, window_share, window_factor; /* window_ns 0: no correlated slow-downs */
     bool window_of_rack;                           /* else of all workers */
@@ -50,7 +53,7 @@ struct cluster {
 /* The rack of a worker, 0 … racks − 1; racks ≥ 1. */
 unsigned cluster_rack_of(unsigned worker, unsigned workers, unsigned racks);
 
-/* Reads keys network.*, server.apply_ms, crash.*, pace.window*, workers and seed. */
+/* Reads keys network.*, server.apply_ms, crash.*, join.*, pace.window*, workers* and seed. */
 void cluster_open(struct cluster *c, const options *o, const pace *steps);
 
 /* ERROR_USAGE: settings of racks and slow-downs that contradict each other. */
@@ -73,5 +76,7 @@ uint64_t cluster_allreduce_ns(const struct cluster *c, unsigned ranks, size_t by
  * the worker does not crash. */
 bool cluster_life_ns(const struct cluster *c, unsigned worker, uint64_t life, uint64_t *lives,
                      uint64_t *away);
+/* When a late worker joins for the first time. */
+uint64_t cluster_join_ns(const struct cluster *c, unsigned worker);
 
 #endif

@@ -33,7 +33,7 @@ static const struct {
     {"startup", ALWAYS, NULL, NULL},
     {"worker_crashes", IF_ZERO_OR_SYNC, "crash.mtbf_s", NULL},
     {"server_crashes", IN_ASYNC, NULL, NULL},
-    {"new_workers", ALWAYS, NULL, NULL},
+    {"new_workers", IF_ZERO_OR_SYNC, "join.after_s", NULL},
     {"overlap", IN_ASYNC, NULL, NULL},
     {"server_tree", IN_ASYNC, NULL, NULL},
 };

@@ -2,6 +2,7 @@
  * from the network are checked. */
 #include "ps/push_codes.h"
 #include "base/memory.h"
+#include "worker/compression/pull_code.h"
 #include "tests/ps/core/core_rig.h"
 #include "tests/worker/compression/compression_rig.h"
 
@@ -155,6 +156,76 @@ static void codes_that_no_worker_can_write_are_not_valid(void **state UNUSED)
     compression_close(&z);
 }
 
+/* ---- pulls in 16 bits ----------------------------------------------------------------------- */
+
+static struct pull_code pull_code_named(const char *key)
+{
+    options *o = settings_of(key, "servers=1");
+    const struct pull_code code = pull_code_of(o);
+    options_close(&o);
+    return code;
+}
+
+/* From the definitions of the formats: 10 and 7 explicit bits, exponents from 2⁻¹⁴ and 2⁻¹²⁶. */
+static void a_pull_is_rounded_to_the_nearest_number_of_its_format(void **state UNUSED)
+{
+    static const struct {
+        const char *key;
+        float in, out;
+    } cases[] = {
+        {"pull_precision=fp16", 1.0f, 1.0f},
+        {"pull_precision=fp16", 1.0f + 0x1p-11f, 1.0f},             /* tie, to even */
+        {"pull_precision=fp16", 1.0f + 0x1.8p-10f, 1.0f + 0x1p-9f}, /* tie, to even */
+        {"pull_precision=fp16", -1.0f - 0x1.001p-11f, -1.0f - 0x1p-10f},
+        {"pull_precision=fp16", 0x1.8p-24f, 0x1p-23f}, /* subnormal */
+        {"pull_precision=fp16", 0x1p-26f, 0.0f},
+        {"pull_precision=fp16", 1e6f, 65504.0f},
+        {"pull_precision=bf16", 1.0f + 0x1p-8f, 1.0f},
+        {"pull_precision=bf16", 1.0f + 0x1.8p-7f, 1.0f + 0x1p-6f},
+        {"pull_precision=bf16", -1.0f - 0x1.01p-8f, -1.0f - 0x1p-7f},
+        {"pull_precision=bf16", 0x1p-126f, 0x1p-126f},
+        {"pull_precision=bf16", 1e6f, 999424.0f},
+        {"pull_precision=bf16", 0x1.fffffep127f, 0x1.fep127f},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct pull_code code = pull_code_named(cases[i].key);
+        float out;
+        pull_code_round(&code, &cases[i].in, 1, &out);
+        assert_memory_equal(&out, &cases[i].out, sizeof out);
+    }
+    assert_null(pull_code_named("pull_precision=fp32").kind);
+    const struct pull_code none = {.kind = NULL};
+    assert_int_equal(pull_code_bytes(&none, 10), 40);
+}
+
+/* So a worker may round what frames carry once more. More numbers than one part of a loop. */
+static void a_pull_is_the_same_through_codes_and_when_rounded_twice(void **state UNUSED)
+{
+    enum { MANY = 5001 };
+    static float in[MANY], once[MANY], twice[MANY], carried[MANY];
+    static uint16_t codes[MANY];
+    static uint8_t bytes[1 + sizeof codes];
+    static const char *const keys[] = {"pull_precision=fp16", "pull_precision=bf16"};
+    uint32_t bits = 5;
+    for (size_t i = 0; i < MANY; i++)
+        in[i] = compression_rig_noise(&bits) * (i % 7 == 0 ? 1e-6f : i % 11 == 0 ? 1e5f : 1.0f);
+    in[3] = -0.0f;
+    in[MANY - 1] = INFINITY;
+    for (size_t k = 0; k < COUNT_OF(keys); k++) {
+        const struct pull_code code = pull_code_named(keys[k]);
+        assert_int_equal(pull_code_bytes(&code, MANY), sizeof codes);
+        pull_code_round(&code, in, MANY, once);
+        pull_code_round(&code, once, MANY, twice);
+        assert_memory_equal(once, twice, sizeof once);
+        pull_code_encode(&code, in, MANY, codes);
+        memcpy(bytes + 1, codes, sizeof codes); /* not aligned, as in a message */
+        pull_code_decode(&code, bytes + 1, MANY, carried);
+        assert_memory_equal(once, carried, sizeof once);
+        assert_true(isinf(once[MANY - 1]));
+        assert_memory_not_equal(in, once, sizeof in);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +233,8 @@ int main(void)
         cmocka_unit_test(without_compression_there_are_no_codes),
         cmocka_unit_test(a_push_that_is_not_finite_keeps_the_residual),
         cmocka_unit_test(codes_that_no_worker_can_write_are_not_valid),
+        cmocka_unit_test(a_pull_is_rounded_to_the_nearest_number_of_its_format),
+        cmocka_unit_test(a_pull_is_the_same_through_codes_and_when_rounded_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,10 @@
 /* How the server handles the codes of compressed pushes (key compression). The test plays the
  * worker. */
 #include "experiments/config/config.h"
+#include "worker/compression/pull_code.h"
 #include "tests/ps/server/worker_puppet.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include <setjmp.h>
@@ -99,12 +101,54 @@ static void codes_and_floats_are_taken_by_turns(void **state UNUSED)
     rig_close_with(r, o);
 }
 
+/* The rig's parameters i begin at 1 + i % 7. The worker's gradient is 0, so an update only applies
+ * the weight decay of 30 at a rate of 0.001. */
+static void pulls_in_16_bits_are_the_rounded_parameters(void **state UNUSED)
+{
+    static const char *const precisions[] = {"pull_precision=fp16", "pull_precision=bf16"};
+    for (size_t i = 0; i < COUNT_OF(precisions); i++) {
+        options *o;
+        struct rig *r = open_with(&o, 1, precisions[i]);
+        const struct pull_code code = pull_code_of(o);
+        float rounded[1000], got[1000];
+        r->total_samples = 20;
+        assert_int_equal(options_set(o, "weight_decay", "30", "test"), OK);
+        pid_t server = rig_serve(r, o);
+        struct puppet p = puppet_join(r, 0);
+        for (uint64_t n = 0; n < 2; n++) {
+            p.m.sequence = n;
+            for (int twice = 0; twice < 2; twice++) {
+                puppet_expect(&p, WIRE_CODED_PARAMETERS);
+                assert_int_equal(p.got.message.chunk.version, n);
+                assert_int_equal(p.got.message.payload_bytes, 2000);
+                pull_code_decode(&code, p.got.payload, 1000, got);
+                pull_code_round(&code, got, 1000, rounded);
+                assert_memory_equal(got, rounded, sizeof got);
+                if (twice == 0)
+                    puppet_send(&p, WIRE_PULL);
+            }
+            for (unsigned j = 0; j < COUNT_OF(got); j++) {
+                const float exact = (n == 0 ? 1.0f : 0.97f) * (float)(1 + j % 7);
+                assert_true(fabsf(got[j] - exact) <= (n == 0 ? 0 : exact * 0x1p-8f));
+            }
+            puppet_push(&p, n, 10);
+        }
+        puppet_expect(&p, WIRE_END);
+        puppet_send(&p, WIRE_GOODBYE);
+        assert_int_equal(rig_wait(server, 10), OK);
+        assert_int_equal(r->outcome.sent_bytes, 2 * 4000 + 4 * 2000);
+        channel_close(&p.channel);
+        rig_close_with(r, o);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_code_that_no_worker_can_write_is_refused),
         cmocka_unit_test(without_compression_a_code_is_refused),
         cmocka_unit_test(codes_and_floats_are_taken_by_turns),
+        cmocka_unit_test(pulls_in_16_bits_are_the_rounded_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -221,7 +221,9 @@ static void server_send(channel *c, const struct channel_received *r, enum wire_
     m.type = type;
     m.run_token = r->message.run_token;
     m.incarnation = 5;
-    m.payload_bytes = type == WIRE_PARAMETERS ? sizeof parameters : 0;
+    m.payload_bytes = type == WIRE_PARAMETERS         ? sizeof parameters
+                      : type == WIRE_CODED_PARAMETERS ? m.payload_bytes
+                                                      : 0;
     assert_true(channel_send(c, &r->from, &m, m.payload_bytes > 0 ? parameters : NULL));
 }
 
@@ -303,6 +305,38 @@ static void a_lost_push_is_sent_again_and_a_lost_release_is_requested_again(void
     rig_close_with(r, o);
 }
 
+static void parameters_in_another_format_than_the_workers_are_an_error(void **state UNUSED)
+{
+    static const struct {
+        const char *precision;
+        enum wire_type type;
+        uint32_t bytes;
+    } cases[] = {{"fp32", WIRE_CODED_PARAMETERS, 2000},
+                 {"fp16", WIRE_PARAMETERS, 4000},
+                 {"fp16", WIRE_CODED_PARAMETERS, 2002},
+                 {"bf16", WIRE_CODED_PARAMETERS, 999}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        options *o;
+        struct rig *r = rig_open_with(&o, 1, "5");
+        struct channel_received got;
+        pid_t a;
+        assert_int_equal(options_set(o, "pull_precision", cases[i].precision, "test"), OK);
+        channel *c = server_open(r, o, &a);
+        server_expect(c, &got, WIRE_HELLO);
+        struct wire_message m = {
+            .welcome = {.count = 1000, .payload = WIRE_PAYLOAD_FRAMES, .timeout_ms = 2000}};
+        server_send(c, &got, WIRE_WELCOME, m);
+        server_expect(c, &got, WIRE_READY);
+        m = (struct wire_message){.release.payload = WIRE_PAYLOAD_FRAMES};
+        server_send(c, &got, WIRE_RELEASE, m);
+        m = (struct wire_message){.payload_bytes = cases[i].bytes};
+        server_send(c, &got, cases[i].type, m);
+        assert_int_equal(rig_wait(a, 10), ERROR_PROTOCOL);
+        channel_close(&c);
+        rig_close_with(r, o);
+    }
+}
+
 /* The server answers each time that it has not received the push. */
 static void a_worker_gives_up_after_three_losses_of_a_push(void **state UNUSED)
 {
@@ -346,7 +380,8 @@ static void send_messages_of_non_members(struct rig *r)
             p.m.run_token = i == 2 ? 666 : r->token;
             p.m.incarnation = 1;
             bool floats_go = type == WIRE_PARAMETERS || type == WIRE_GRADIENT ||
-                             type == WIRE_SLICE || type == WIRE_CODED;
+                             type == WIRE_SLICE || type == WIRE_CODED ||
+                             type == WIRE_CODED_PARAMETERS;
             p.m.payload_bytes = floats_go ? 4000 : 0;
             (void)channel_send(p.channel, NULL, &p.m, p.m.payload_bytes > 0 ? floats : NULL);
             if (!(type == WIRE_HELLO && i == 0)) /* its answer is not awaited */
@@ -462,6 +497,7 @@ int main(void)
         cmocka_unit_test(messages_for_a_worker_from_another_connection_are_refused),
         cmocka_unit_test(a_release_before_the_welcome_is_an_error),
         cmocka_unit_test(a_lost_push_is_sent_again_and_a_lost_release_is_requested_again),
+        cmocka_unit_test(parameters_in_another_format_than_the_workers_are_an_error),
         cmocka_unit_test(a_worker_gives_up_after_three_losses_of_a_push),
         cmocka_unit_test(a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on),
         cmocka_unit_test(with_on_lost_stop_a_protocol_error_ends_the_run),

@@ -23,7 +23,7 @@ static void fill(void *at, size_t size)
 static bool is_chunk(enum wire_type type)
 {
     return type == WIRE_PARAMETERS || type == WIRE_GRADIENT || type == WIRE_SLICE ||
-           type == WIRE_CODED;
+           type == WIRE_CODED || type == WIRE_CODED_PARAMETERS;
 }
 
 static bool is_text(enum wire_type type)

@@ -118,6 +118,54 @@ static void compressed_runs_replay_bit_for_bit(void **state)
     expect_replayed(r);
 }
 
+/* The worker computes at rounded parameters, whatever carries them. */
+static void rounded_pulls_have_the_same_bits_in_frames_in_shared_memory_and_simulated(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const precisions[] = {"pull_precision=fp16", "pull_precision=bf16"};
+    for (size_t i = 0; i < COUNT_OF(precisions); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, precisions[i], "payload=frames"), OK);
+        expect_replayed(r);
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, precisions[i], "payload=shm"), OK);
+        assert_int_equal(
+            RIG_RUN(r, "run", RIG_SMALL, precisions[i], "engine=virtual", "pace=gamma"), OK);
+    }
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "payload=frames"), OK);
+#define PULLS "coalesce(config ->> '$.pull_precision', 'fp32')"
+    process_expect_answer(r,
+                          "SELECT group_concat(n || ' ' || bits, '; ') FROM (SELECT count(*) n, "
+                          "count(DISTINCT parameters_sha256) bits FROM run GROUP BY " PULLS ")",
+                          "3 1; 3 1; 1 1");
+    process_expect_answer(r, "SELECT count(DISTINCT parameters_sha256) FROM run", "3");
+    /* Of 4 bytes up and 4 down, 2 down are left. */
+    process_expect_answer(r,
+                          "SELECT group_concat(DISTINCT 4 * sent_bytes = 3 * (SELECT sent_bytes "
+                          "FROM run x WHERE x.id "
+                          "= (SELECT max(id) FROM run))) FROM run WHERE " PULLS
+                          " <> 'fp32' AND sent_bytes > 0",
+                          "1");
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE sent_bytes > 0", "5");
+}
+
+static void rounded_pulls_replay_bit_for_bit(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const with[][3] = {
+        {"payload=frames", "correction=dc-asgd-c", "optimizer=sgd"},
+        {"servers=3", "payload=frames", "compression=sign"},
+        {"servers=2", "read=torn", "payload=frames"},
+        {"outer=nesterov", "outer.steps=2", "optimizer=momentum"},
+        {"payload=frames", "consistency=ssp", "correction=gap-aware"},
+    };
+    for (size_t i = 0; i < COUNT_OF(with); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=3", "pull_precision=bf16",
+                                 with[i][0], with[i][1], with[i][2], "pace=gamma",
+                                 "pace.mean_ms=1"),
+                         OK);
+        expect_replayed(r);
+    }
+}
+
 /* 4000 samples are four epochs: the size of a code changes during the run. */
 static void runs_with_deep_gradient_compression_have_the_same_bits_and_replay(void **state)
 {
@@ -458,6 +506,8 @@ int main(void)
         TEST(runs_of_real_processes_replay_bit_for_bit),
         TEST(a_compressed_run_has_the_same_bits_in_frames_in_shared_memory_and_simulated),
         TEST(compressed_runs_replay_bit_for_bit),
+        TEST(rounded_pulls_have_the_same_bits_in_frames_in_shared_memory_and_simulated),
+        TEST(rounded_pulls_replay_bit_for_bit),
         TEST(runs_with_deep_gradient_compression_have_the_same_bits_and_replay),
         TEST(virtual_runs_with_workers_that_died_replay),
         TEST(every_consistency_replays_with_workers_that_died),

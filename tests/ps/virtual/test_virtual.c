@@ -277,6 +277,39 @@ static void virtual_workers_die_and_come_back(void **state)
                         "1");
 }
 
+/* The standard deviation of the mean of 100 exponential times of mean 0.05 is 0.005. */
+static void late_virtual_workers_join_and_the_run_replays(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const with[][2] = {{"virtual.threads=1", "crash.mtbf_s=0"},
+                                          {"virtual.threads=2", "crash.mtbf_s=0"},
+                                          {"virtual.threads=2", "crash.mtbf_s=0.3"}};
+    for (size_t i = 0; i < COUNT_OF(with); i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "sampler=whole", "workers=1", "workers.max=101",
+                                 "join.after_s=0.05", "updates=6000", "samples=0", with[i][0],
+                                 with[i][1]),
+                         OK);
+        double mean =
+            ask_number(r, "SELECT avg(joined) FROM (SELECT min(at_seconds) AS joined FROM "
+                          "event WHERE code = 'worker_joined' AND worker > 0 AND run_id = "
+                          "(SELECT max(id) FROM run) GROUP BY worker)");
+        assert_true(mean > 0.035 && mean < 0.065);
+        process_expect_answer(
+            r,
+            "SELECT count(DISTINCT worker) || ' ' || (max(staleness) >= 100) FROM "
+            "push WHERE run_id = (SELECT max(id) FROM run)",
+            "101 1");
+        assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    }
+    process_expect_answer(r, "SELECT count(DISTINCT parameters_sha256) FROM run", "2");
+    process_expect_answer(r,
+                          "SELECT count(*) FROM event WHERE code = 'not_modelled' AND detail LIKE "
+                          "'%new_workers%'",
+                          "0");
+    process_expect_answer(
+        r, "SELECT count(*) > 20 FROM event WHERE code = 'worker_lost' AND worker > 0", "1");
+}
+
 /* A step takes 40 times the mean life. */
 static void workers_that_die_before_any_update_end_the_run(void **state)
 {
@@ -452,6 +485,7 @@ int main(void)
         TEST(a_virtual_push_takes_the_time_of_the_model),
         TEST(staleness_has_the_spread_that_the_pace_implies),
         TEST(virtual_workers_die_and_come_back),
+        TEST(late_virtual_workers_join_and_the_run_replays),
         TEST(workers_that_die_before_any_update_end_the_run),
         TEST(thousands_of_virtual_workers_train),
         TEST(a_recorded_run_sets_the_pace),
