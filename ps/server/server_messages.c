@@ -374,15 +374,18 @@ static void handle_member(struct server *s, const struct channel_received *r)
     }
 }
 
-/* A ping, on the connection for pings, that a goodbye on the other connection has overtaken. */
+/* A ping, on the connection for pings, that a goodbye on the other connection has overtaken; or a
+ * goodbye that the leader's order to free the place has overtaken. */
 static bool was_on_its_way(const struct server *s, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
     if (m->run_token != s->o->run_token || m->worker >= s->workers)
         return false;
     const struct peer *p = &s->peers[m->worker];
-    return m->type == WIRE_PING && !channel_same_id(&p->id, &r->from) &&
-           m->incarnation == p->incarnation && (p->state == PEER_GONE || p->state == PEER_LEAVING);
+    const bool left = p->state == PEER_GONE || p->state == PEER_LEAVING;
+    const bool ping = m->type == WIRE_PING && !channel_same_id(&p->id, &r->from) && left;
+    const bool goodbye = m->type == WIRE_GOODBYE && !peers_is_member(p) && p->incarnation != 0;
+    return (ping || goodbye) && m->incarnation == p->incarnation;
 }
 
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r)
