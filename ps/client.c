@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "ps/core/late_workers.h"
 #include "ps/core/slices.h"
 #include "ps/net/connection.h"
 
@@ -68,8 +69,8 @@ static bool slices_are_pages(const ps_client *c)
     return true;
 }
 
-/* Reserves address space for all version slots, one vector to gather slices in, and the gradient.
- * Only pages that are written occupy memory. */
+/* Reserves address space for all version slots of the servers (workers: the most that they take),
+ * one vector to gather slices in, and the gradient. Only pages that are written occupy memory. */
 static status reserve(ps_client *c, unsigned workers)
 {
     status result = OK;
@@ -211,7 +212,7 @@ status ps_client_open(ps_client **out, const struct ps_client_options *o, struct
     TRY(slices_open(&c->slices, o->settings, &o->layers, c->count));
     TRY(memory_new(&c->servers, c->server_count, sizeof(connection *), "connections"));
     if (c->server_count > 1)
-        TRY(reserve(c, (unsigned)options_integer(o->settings, "workers")));
+        TRY(reserve(c, workers_max_of(o->settings)));
     for (unsigned i = 0; i < c->server_count; i++)
         TRY(connect_to(c, i, o));
     TRY(wait_until_released(c));

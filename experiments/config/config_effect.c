@@ -10,7 +10,7 @@
 #include "ps/rules/damping/damping.h"
 #include "ps/local_steps.h"
 #include "ps/rules/outer/outer.h"
-#include "ps/server/late_workers.h"
+#include "ps/core/late_workers.h"
 #include "ps/server/resume.h"
 #include "sync/compression/compression_exchange.h"
 #include "sync/pipeline/pipeline.h"

@@ -8,7 +8,7 @@
 
 #include "experiments/print_columns.h"
 #include "experiments/run/role.h"
-#include "ps/server/late_workers.h"
+#include "ps/core/late_workers.h"
 #include "ps/core/slices.h"
 #include "ps/net/curve.h"
 #include "worker/data/dataset.h"

@@ -7,7 +7,7 @@
 
 #include "experiments/run/config_from_row.h"
 #include "experiments/run/role.h"
-#include "ps/server/late_workers.h"
+#include "ps/core/late_workers.h"
 #include "ps/virtual/virtual.h"
 #include "results/query/push_reader.h"
 #include "sync/trainer.h"

@@ -8,7 +8,7 @@
 #include "experiments/run/launch_internal.h"
 
 #include "experiments/run/role.h"
-#include "ps/server/late_workers.h"
+#include "ps/core/late_workers.h"
 #include "sync/communicator/communicator.h"
 #include "sync/pipeline/pipeline.h"
 

@@ -9,7 +9,7 @@
 #include "experiments/run/child_process.h"
 #include "experiments/run/provenance.h"
 #include "experiments/run/run_checkpoint.h"
-#include "ps/server/late_workers.h"
+#include "ps/core/late_workers.h"
 
 #include <errno.h>
 #include <limits.h>

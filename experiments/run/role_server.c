@@ -10,7 +10,7 @@
 #include "experiments/run/run_checkpoint.h"
 #include "ps/rules/consistency/consistency.h"
 #include "ps/rules/outer/outer.h"
-#include "ps/server/late_workers.h"
+#include "ps/core/late_workers.h"
 #include "ps/server/server.h"
 #include "ps/core/slices.h"
 

@@ -1,7 +1,7 @@
 #include "experiments/command.h"
 
 #include "experiments/run/role.h"
-#include "ps/server/late_workers.h"
+#include "ps/core/late_workers.h"
 #include "ps/trainer.h"
 
 static status work(struct role_process *p)

@@ -7,7 +7,7 @@
 #include "experiments/run/config_from_row.h"
 #include "ps/rules/correction/correction.h"
 #include "ps/rules/outer/outer.h"
-#include "ps/server/late_workers.h"
+#include "ps/core/late_workers.h"
 #include "sync/vector_queue.h"
 #include "worker/checkpoint.h"
 #include "worker/optimizer/optimizer.h"

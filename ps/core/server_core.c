@@ -409,6 +409,12 @@ bool server_core_awaits(const server_core *c, unsigned worker)
     return c->members[worker].state == MEMBER_READING;
 }
 
+uint64_t server_core_next_batch(const server_core *c, unsigned worker)
+{
+    REQUIRE(worker < c->workers_max);
+    return c->members[worker].next_batch;
+}
+
 const float *server_core_optimizer_state(const server_core *c, size_t *count)
 {
     *count = optimizer_state_count(c->optimizer);

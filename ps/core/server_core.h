@@ -148,6 +148,8 @@ bool server_core_complete(const server_core *c);
 bool server_core_ended(const server_core *c);
 /* True: `worker` is released and the core waits for its push. */
 bool server_core_awaits(const server_core *c, unsigned worker);
+/* The batch after that of the last push of `worker`, over all of its incarnations. */
+uint64_t server_core_next_batch(const server_core *c, unsigned worker);
 /* The optimizer's state, *count elements; borrowed until the next event. */
 const float *server_core_optimizer_state(const server_core *c, size_t *count);
 /* The content of a checkpoint: all that a core needs to resume here. The caller adds figures that

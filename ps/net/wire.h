@@ -123,15 +123,23 @@ struct wire_joined {
     uint32_t pid;
 };
 
-enum wire_report { WIRE_WORKER_READY = 1, WIRE_PUSH_COMPLETE, WIRE_WORKERS_GONE, WIRE_CLOSED };
+enum wire_report {
+    WIRE_WORKER_READY = 1,
+    WIRE_PUSH_COMPLETE,
+    WIRE_WORKERS_GONE,
+    WIRE_CLOSED,
+    WIRE_PLACE_FREE, /* answers WIRE_ORDER_FREE; sequence: the worker's next batch here */
+};
 enum wire_order {
-    WIRE_ORDER_HELLO = 1, /* HELLO, PUSH, LOST: pass the event to the core */
+    WIRE_ORDER_HELLO = 1, /* HELLO (sequence: its first batch), PUSH, LOST: pass the event to the
+                             core */
     WIRE_ORDER_PUSH,
     WIRE_ORDER_LOST,
     WIRE_ORDER_GATHER, /* pause, and send the parameters (sequence 0), or also the
                           optimizer's state (sequence 1) */
     WIRE_ORDER_RESUME, /* end the pause */
     WIRE_ORDER_CLOSE,  /* this is the last order */
+    WIRE_ORDER_FREE,   /* forget the process that is this worker, so that another one can join */
 };
 struct wire_notice { /* report and order */
     uint32_t what;   /* enum wire_report or enum wire_order */

@@ -101,8 +101,6 @@ static status resume(struct server *s, const struct training_state *start)
     s->sent_bytes = start->sent_bytes * server_share(s);
     while (s->checkpoint_samples > 0 && s->next_checkpoint <= start->samples)
         s->next_checkpoint += s->checkpoint_samples;
-    for (unsigned w = 0; w < s->workers; w++)
-        s->peers[w].first_batch = start->batches[w];
 done:
     return result;
 }
@@ -223,22 +221,13 @@ static void name_missing(const struct server *s, char out[NAMED_BYTES])
                                        length > 0 ? ", " : "", names[i]);
 }
 
-/* With several servers no worker joins after training has begun. */
-static void lose_workers_not_at_all_servers(struct server *s)
-{
-    for (unsigned w = 0; server_leads(s) && w < s->workers; w++)
-        if (!leader_worker_is_ready(s, w))
-            peers_lose(s, w, ERROR_PEER, "did not join all servers in time");
-}
-
 /* Workers are missing, and none of them can join: the starter knows that its process has ended. */
 static bool missing_workers_have_ended(const struct server *s)
 {
     const struct training_hooks *hooks = &s->o->hooks;
     bool missing = false;
     for (unsigned w = 0; hooks->worker_ended != NULL && w < s->o->workers; w++) {
-        if (s->peers[w].state == PEER_GONE ||
-            (s->peers[w].state == PEER_READY && (!server_leads(s) || leader_worker_is_ready(s, w))))
+        if (peers_is_ready(s, w))
             continue;
         missing = true;
         if (!hooks->worker_ended(hooks->context, w))
@@ -265,7 +254,7 @@ static void await_peers(struct server *s, uint64_t now)
             log_warning("waiting for %s to join at %s (at most %.0f s more)", names,
                         channel_endpoint(s->channel), (double)(limit_ms - waited_ms) * 1e-3);
         s->missing_named = true;
-    } else if (s->lost_ends_run || servers_missing || peers_in(s, PEER_READY) == 0) {
+    } else if (s->lost_ends_run || servers_missing || peers_ready(s, s->workers) == 0) {
         server_fail(s, ERROR_PEER,
                     "%s did not join at %s, or ended (limit: %.0f s, %d times timeout_s, to load "
                     "data): see their own messages",
@@ -273,9 +262,7 @@ static void await_peers(struct server *s, uint64_t now)
     } else {
         log_warning("%s did not join; training begins without (on_lost=continue)", names);
         server_event(s, SEVERITY_WARNING, "workers_missing", -1, names);
-        lose_workers_not_at_all_servers(s);
-        if (!server_is_over(s) && !s->begun)
-            training_begin(s);
+        peers_begin(s);
     }
 }
 

@@ -102,6 +102,16 @@ static void on_ask(struct server *s, bool states)
         follower_slice(s, 1 + k, state + k * s->count);
 }
 
+/* S7: another process may join as this worker. */
+static void on_free(struct server *s, unsigned w)
+{
+    while (training_feed(s)) /* its gradients and its loss, before another process writes there */
+        continue;
+    peers_forget(s, w);
+    peers_free_place(s, w);
+    follower_report(s, WIRE_PLACE_FREE, w, server_core_next_batch(s->core, w));
+}
+
 static void on_order(struct server *s, const struct wire_notice *n)
 {
     if (n->worker >= s->workers) {
@@ -116,14 +126,15 @@ static void on_order(struct server *s, const struct wire_notice *n)
         server_begin(s);
     switch (n->what) {
     case WIRE_ORDER_HELLO:
-        s->peers[n->worker].entered = true;
+        s->peers[n->worker].first_batch = n->sequence;
         record_member_event(s, n->worker, SEVERITY_INFO, "worker_joined");
         training_queue(s, EVENT_HELLO, n->worker);
         break;
     case WIRE_ORDER_LOST:
-        peers_forget(s, n->worker);
-        if (s->peers[n->worker].entered)
+        if (s->peers[n->worker].entered) {
+            peers_forget(s, n->worker);
             record_member_event(s, n->worker, SEVERITY_ERROR, "worker_lost");
+        }
         training_queue(s, EVENT_LOST, n->worker);
         break;
     case WIRE_ORDER_PUSH:
@@ -141,6 +152,9 @@ static void on_order(struct server *s, const struct wire_notice *n)
             continue;
         follower_report(s, WIRE_CLOSED, 0, 0);
         s->leader.closed = true;
+        break;
+    case WIRE_ORDER_FREE:
+        on_free(s, n->worker);
         break;
     default:
         fail(s, ERROR_PROTOCOL, "sent an order of an unknown kind");

@@ -24,6 +24,9 @@ status leader_open(struct server *s)
         f->at[i].life.pidfd = -1;
     TRY(memory_new(&f->ready, s->workers, sizeof *f->ready, "the servers' workers"));
     TRY(memory_new(&f->complete, s->workers, sizeof *f->complete, "the servers' workers"));
+    TRY(memory_new(&f->batches, s->workers, sizeof *f->batches, "the servers' workers"));
+    TRY(memory_new(&f->freeing, (size_t)s->workers * s->servers, sizeof *f->freeing,
+                   "the servers' workers"));
     TRY(memory_new(&f->parameters, s->o->count, sizeof(float), "all servers' parameters"));
     f->state_count = state_count / own * s->o->count;
     if (s->saver != NULL && f->state_count > 0)
@@ -40,6 +43,8 @@ void leader_close(struct server *s)
     memory_free(f->at);
     memory_free(f->ready);
     memory_free(f->complete);
+    memory_free(f->batches);
+    memory_free(f->freeing);
     memory_free(f->parameters);
     memory_free(f->states);
 }
@@ -60,50 +65,7 @@ void leader_lose_follower(struct server *s, struct follower *f, status code, con
     server_fail(s, code, "server %u (process %u) %s", number_of(s, f), f->pid, why);
 }
 
-/* ---- messages to followers ------------------------------------------------------------------ */
-
-static struct wire_message message_to(const struct server *s, const struct follower *f,
-                                      enum wire_type type)
-{
-    return (struct wire_message){.type = type,
-                                 .worker = number_of(s, f),
-                                 .run_token = s->o->run_token,
-                                 .incarnation = f->incarnation,
-                                 .sequence = f->sent};
-}
-
-static void say(struct server *s, struct follower *f, struct wire_message *m)
-{
-    if (!f->joined || f->lost)
-        return;
-    (void)channel_send(s->channel, &f->id, m, NULL);
-    f->sent++;
-}
-
-void leader_send_order(struct server *s, enum wire_order what, unsigned w, uint64_t sequence)
-{
-    for (struct follower *f = s->followers.at + 1; f < s->followers.at + s->servers; f++) {
-        struct wire_message m = message_to(s, f, WIRE_ORDER);
-        m.notice = (struct wire_notice){.what = what, .worker = w, .sequence = sequence};
-        say(s, f, &m);
-    }
-}
-
-void leader_order(struct server *s, const struct event *e)
-{
-    switch (e->kind) {
-    case EVENT_HELLO:
-        leader_send_order(s, WIRE_ORDER_HELLO, e->worker, 0);
-        break;
-    case EVENT_LOST:
-        leader_send_order(s, WIRE_ORDER_LOST, e->worker, 0);
-        break;
-    case EVENT_PUSH:
-        if (s->one_order)
-            leader_send_order(s, WIRE_ORDER_PUSH, e->worker, s->peers[e->worker].push.sequence);
-        break;
-    }
-}
+/* ---- gathering ------------------------------------------------------------------------------- */
 
 void leader_request_slices(struct server *s, bool states)
 {
@@ -119,21 +81,11 @@ void leader_resume(struct server *s)
     s->followers.paused = s->followers.gathered = false;
 }
 
-void leader_end(struct server *s)
-{
-    for (struct follower *f = s->followers.at + 1; f < s->followers.at + s->servers; f++) {
-        struct wire_message m = message_to(s, f, WIRE_END);
-        m.text.code = (uint32_t)s->result;
-        snprintf(m.text.text, sizeof m.text.text, "%s", s->message);
-        say(s, f, &m);
-    }
-}
-
 /* ---- joining -------------------------------------------------------------------------------- */
 
 static void confirm(struct server *s, struct follower *f)
 {
-    struct wire_message m = message_to(s, f, WIRE_JOINED);
+    struct wire_message m = leader_message(s, f, WIRE_JOINED);
     m.sequence = 0;
     payload_host(m.joined.host);
     m.joined.pid = (uint32_t)getpid();
@@ -213,12 +165,18 @@ void leader_name_missing(const struct server *s, char *out, size_t size)
 
 static void on_report(struct server *s, struct follower *f, const struct wire_notice *n)
 {
+    const unsigned server = number_of(s, f);
     switch (n->what) {
     case WIRE_WORKER_READY:
-        leader_worker_ready(s, n->worker, number_of(s, f));
+        if (!leader_is_freeing(s, n->worker, server))
+            leader_worker_ready(s, n->worker, server);
         break;
     case WIRE_PUSH_COMPLETE:
-        leader_push_complete(s, n->worker, number_of(s, f));
+        if (!leader_is_freeing(s, n->worker, server))
+            leader_push_complete(s, n->worker, server);
+        break;
+    case WIRE_PLACE_FREE:
+        leader_place_is_free(s, n->worker, server, n->sequence);
         break;
     case WIRE_WORKERS_GONE:
         f->end = FOLLOWER_GONE;
@@ -236,6 +194,8 @@ static void on_lost(struct server *s, struct follower *f, const struct wire_lost
     char why[WIRE_TEXT_BYTES + 32];
     if (server_is_over(s))
         return; /* the worker has left; its goodbye to this server is on its way */
+    if (leader_is_freeing(s, l->worker, number_of(s, f)))
+        return; /* a process that this server has lost already */
     snprintf(why, sizeof why, "%s (at server %u)", l->text, number_of(s, f));
     peers_lose_elsewhere(s, l->worker, wire_failure(l->code, ERROR_PEER), why);
 }
@@ -274,7 +234,7 @@ static void on_note(struct server *s, struct follower *f, const struct wire_note
 
 static void pong(struct server *s, struct follower *f)
 {
-    struct wire_message m = message_to(s, f, WIRE_PONG);
+    struct wire_message m = leader_message(s, f, WIRE_PONG);
     (void)channel_send(s->channel, &f->id, &m, NULL);
 }
 

@@ -76,6 +76,13 @@ static void check_all_work(struct server *s, uint64_t now)
                     (double)liveness_limit_ms(s->timeout_ms, s->longest_step_ns / MS) * 1e-3);
 }
 
+/* It has been welcomed, but is not ready, or is not ready at all servers. */
+static bool joins_too_slowly(const struct server *s, const struct peer *p, uint64_t now)
+{
+    return s->begun && !p->entered && !server_follows(s) &&
+           liveness_ms(p->joining_ns, now) >= liveness_limit_ms(s->timeout_ms, 0);
+}
+
 void peers_tick(struct server *s, uint64_t now)
 {
     char name[64], why[LIVENESS_WHY_BYTES];
@@ -87,6 +94,8 @@ void peers_tick(struct server *s, uint64_t now)
         snprintf(name, sizeof name, "worker %u (process %u)", w, p->pid);
         if (liveness_is_lost(&p->life, name, s->timeout_ms, now, why))
             peers_lose(s, w, ERROR_PEER, why);
+        else if (joins_too_slowly(s, p, now))
+            peers_lose(s, w, ERROR_PEER, "did not join all servers in time");
     }
 }
 
@@ -106,6 +115,7 @@ void server_was_away(struct server *s, uint64_t away_ns, uint64_t now)
     excuse(&s->leader.life.heard_ns, away_ns, now);
     for (unsigned w = 0; w < s->workers; w++) {
         excuse(&s->peers[w].life.heard_ns, away_ns, now);
+        excuse(&s->peers[w].joining_ns, away_ns, now);
         s->peers[w].wait_training_ns += away_ns; /* a time in the future counts as now */
     }
     for (unsigned i = 1; server_leads(s) && i < s->servers; i++)

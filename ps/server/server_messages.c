@@ -40,7 +40,7 @@ static bool former_lives(struct server *s, struct peer *p, const struct channel_
 }
 
 /* Whether this worker is not of this run, or joins too late. Then sends it the reason. */
-static bool does_not_fit(struct server *s, const struct peer *p, const struct channel_received *r)
+static bool does_not_fit(struct server *s, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
     char why[WIRE_TEXT_BYTES] = "";
@@ -57,13 +57,6 @@ static bool does_not_fit(struct server *s, const struct peer *p, const struct ch
         snprintf(why, sizeof why,
                  "its settings differ from the server's: start both with the same (--print-config "
                  "shows them; results, tag, timeout_s and the like may differ)");
-    } else if (s->servers > 1 && (p->state == PEER_GONE || (s->begun && p->state == PEER_ABSENT))) {
-        code = ERROR_PEER;
-        snprintf(
-            why, sizeof why,
-            "training has begun, and worker %u was lost or joined too late: with servers=%u no "
-            "worker can replace it; start a new run",
-            m->worker, s->servers);
     }
     if (why[0] != '\0')
         peers_refuse(s, r, code, why);
@@ -76,7 +69,7 @@ static bool place_is_taken(struct server *s, struct peer *p, const struct channe
     char why[WIRE_TEXT_BYTES];
     bool dying =
         peers_is_member(p) && (p->life.died_ns != 0 || peer_process_has_ended(p->life.pidfd));
-    if (p->state == PEER_LEAVING || dying)
+    if (p->state == PEER_LEAVING || dying || leader_awaits_place(s, m->worker))
         return true; /* the place is free soon; a worker sends a hello once a second */
     if (p->state == PEER_ABSENT)
         return former_lives(s, p, r);
@@ -88,6 +81,14 @@ static bool place_is_taken(struct server *s, struct peer *p, const struct channe
     return true;
 }
 
+/* A follower's answer does not matter: the worker gets its batches from the leader. */
+static uint64_t first_batch(const struct server *s, unsigned w)
+{
+    const uint64_t here = server_core_next_batch(s->core, w);
+    const uint64_t elsewhere = server_leads(s) ? s->followers.batches[w] : 0;
+    return here > elsewhere ? here : elsewhere;
+}
+
 static void on_hello(struct server *s, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
@@ -97,14 +98,14 @@ static void on_hello(struct server *s, const struct channel_received *r)
         peers_welcome(s, m->worker);
         return;
     }
-    if (does_not_fit(s, p, r) || place_is_taken(s, p, r))
+    if (does_not_fit(s, r) || place_is_taken(s, p, r))
         return;
-    uint64_t batches = p->first_batch + p->next;
     *p = (struct peer){
         .state = PEER_WELCOMED,
         .id = r->from,
         .hello_nonce = m->hello.nonce,
-        .first_batch = batches,
+        .first_batch = first_batch(s, m->worker),
+        .joining_ns = clock_ns(),
         .foreign = m->hello.settings != s->o->settings_hash,
         .pid = m->hello.pid,
         .life = {.pidfd = peer_process_watch(m->hello.host, m->hello.pid), .heard_ns = clock_ns()},
@@ -133,7 +134,6 @@ static void note_foreign(struct server *s, unsigned w)
 static void on_ready(struct server *s, unsigned w, const struct channel_received *r)
 {
     struct peer *p = &s->peers[w];
-    char detail[64];
     uint32_t payload = r->message.ready.payload;
     if (p->state == PEER_READY)
         return; /* repeated */
@@ -158,12 +158,7 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
         leader_worker_ready(s, w, 0);
         return;
     }
-    peers_describe(s, w, detail, sizeof detail);
-    server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
-    if (s->begun)
-        training_queue(s, EVENT_HELLO, w);
-    else if (!server_is_over(s) && peers_first_in(s, PEER_READY) == s->o->workers)
-        training_begin(s);
+    peers_enter(s, w);
 }
 
 /* A push is complete. On one host the worker's clock has the time of sending. */

@@ -179,37 +179,57 @@ static uint64_t everywhere(const struct server *s)
     return s->servers == SERVERS_MAX ? UINT64_MAX : (1ULL << s->servers) - 1;
 }
 
-bool leader_worker_is_ready(const struct server *s, unsigned w)
+bool peers_is_ready(const struct server *s, unsigned w)
 {
-    return s->peers[w].state == PEER_READY && s->followers.ready[w] == everywhere(s);
+    return s->peers[w].state == PEER_READY &&
+           (!server_leads(s) || s->followers.ready[w] == everywhere(s));
 }
 
-/* All workers that have not been lost. */
-static bool all_are_ready(const struct server *s)
+unsigned peers_ready(const struct server *s, unsigned end)
 {
     unsigned ready = 0;
-    for (unsigned w = 0; w < s->workers; w++)
-        ready += leader_worker_is_ready(s, w);
-    return ready > 0 && ready + peers_in(s, PEER_GONE) == s->workers;
+    for (unsigned w = 0; w < end; w++)
+        ready += peers_is_ready(s, w);
+    return ready;
 }
 
-static void begin_if_all_are_ready(struct server *s)
+static void record_joined(struct server *s, unsigned w)
 {
-    if (!s->begun && !server_is_over(s) && all_are_ready(s))
-        training_begin(s);
+    char detail[64];
+    peers_describe(s, w, detail, sizeof detail);
+    server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
+}
+
+/* All workers that are ready get version 0 at the same time. */
+void peers_begin(struct server *s)
+{
+    server_begin(s);
+    for (unsigned w = 0; w < s->workers; w++) {
+        const bool ready = peers_is_ready(s, w);
+        if (ready && server_leads(s))
+            record_joined(s, w);
+        training_queue(s, ready ? EVENT_HELLO : EVENT_LOST, w);
+    }
+}
+
+/* Followers record what the leader orders. So it records workers when they enter the order. */
+void peers_enter(struct server *s, unsigned w)
+{
+    if (s->begun || !server_leads(s))
+        record_joined(s, w);
+    if (s->begun)
+        training_queue(s, EVENT_HELLO, w);
+    else if (!server_is_over(s) && peers_ready(s, s->o->workers) == s->o->workers)
+        peers_begin(s);
 }
 
 void leader_worker_ready(struct server *s, unsigned w, unsigned server)
 {
-    char detail[64];
     s->followers.ready[w] |= 1ULL << server;
     s->joined_ns = clock_ns();
     s->missing_named = false;
-    if (s->begun || !leader_worker_is_ready(s, w))
-        return;
-    peers_describe(s, w, detail, sizeof detail);
-    server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
-    begin_if_all_are_ready(s);
+    if (peers_is_ready(s, w) && !s->peers[w].entered)
+        peers_enter(s, w);
 }
 
 /* A push enters the order when every server has it. Its worker's loss may come first. */
@@ -231,7 +251,7 @@ void leader_push_complete(struct server *s, unsigned w, unsigned server)
 static bool free_place(struct server *s, unsigned w)
 {
     struct peer *p = &s->peers[w];
-    bool in_core = s->begun && p->state == PEER_READY;
+    const bool in_core = p->entered;
     if (p->shared && p->life.died_ns == 0) {
         p->former = p->pid;
         p->former_pidfd = p->life.pidfd;
@@ -239,7 +259,7 @@ static bool free_place(struct server *s, unsigned w)
         p->lost_ns = clock_ns();
     }
     peer_process_forget(&p->life.pidfd);
-    p->state = in_core ? PEER_LEAVING : s->servers > 1 ? PEER_GONE : PEER_ABSENT;
+    p->state = PEER_LEAVING;
     p->released = p->receiving = false;
     return in_core;
 }
@@ -248,8 +268,13 @@ void peers_forget(struct server *s, unsigned w)
 {
     if (peers_is_member(&s->peers[w]))
         free_place(s, w);
-    else if (s->peers[w].state == PEER_ABSENT)
-        s->peers[w].state = PEER_GONE;
+}
+
+void peers_free_place(struct server *s, unsigned w)
+{
+    if (s->peers[w].state == PEER_LEAVING)
+        s->peers[w].state = PEER_ABSENT;
+    leader_free_place(s, w);
 }
 
 /* Ends the run or continues it, depending on on_lost. joined: the worker took part; in_core: see
@@ -270,11 +295,10 @@ static void go_on_without(struct server *s, unsigned w, status code, bool joined
         s->o->hooks.lost(s->o->hooks.context, w);
     if (in_core)
         training_queue(s, EVENT_LOST, w);
-    const bool none_joins = s->begun || peers_in(s, PEER_GONE) == s->workers;
-    if (none_joins && peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) == 0)
+    else
+        peers_free_place(s, w);
+    if (s->begun && peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) == 0)
         server_fail(s, ERROR_PEER, "no worker is left: the last, %s", detail);
-    else if (server_leads(s))
-        begin_if_all_are_ready(s); /* this worker may have been the last missing one */
 }
 
 void peers_lose(struct server *s, unsigned w, status code, const char *why)
@@ -284,10 +308,12 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why)
     if (!peers_is_member(p))
         return;
     snprintf(detail, sizeof detail, "worker %u (process %u) %s", w, p->pid, why);
-    bool joined = server_leads(s) ? leader_worker_is_ready(s, w) : p->state == PEER_READY;
-    bool in_core = free_place(s, w);
+    const bool joined = server_leads(s) ? p->entered : p->state == PEER_READY;
+    const bool in_core = free_place(s, w);
     if (server_is_over(s))
         p->state = PEER_GONE;
+    else if (server_follows(s) && !s->leader.joined)
+        p->state = PEER_ABSENT; /* the leader does not know of it */
     else if (server_follows(s))
         follower_lost(s, w, code, why);
     else
@@ -297,11 +323,10 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why)
 void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char *why)
 {
     char detail[400];
-    if (s->peers[w].state != PEER_ABSENT || s->begun) {
+    if (s->peers[w].state != PEER_ABSENT) {
         peers_lose(s, w, code, why);
         return;
     }
-    s->peers[w].state = PEER_GONE; /* that server refuses it from now on */
     snprintf(detail, sizeof detail, "worker %u %s, before it came to server 0", w, why);
     go_on_without(s, w, code, false, false, detail);
 }

@@ -119,17 +119,8 @@ void training_queue(struct server *s, enum event_kind kind, unsigned w)
     unsigned last = (s->queue_first + s->queue_count) % s->queue_size;
     s->queue[last] = (struct event){.kind = kind, .worker = w};
     s->queue_count++;
-}
-
-/* All workers that are ready get version 0 at the same time. */
-void training_begin(struct server *s)
-{
-    server_begin(s);
-    for (unsigned w = 0; w < s->workers; w++)
-        if (s->peers[w].state == PEER_READY)
-            training_queue(s, EVENT_HELLO, w);
-        else
-            training_queue(s, EVENT_LOST, w);
+    if (kind != EVENT_PUSH)
+        s->peers[w].entered = kind == EVENT_HELLO;
 }
 
 /* ---- failure, watched descriptors, rows of events ------------------------------------------- */

@@ -45,17 +45,21 @@
  *       core gets an event from the request on until the leader goes on.
  *   S6  A background thread reads the parameters only in PROBING, EVALUATING and SAVING, or after
  *       the run is over; nothing changes them then. An evaluation beside training reads a copy.
+ *   S7  With several servers the leader decides that a worker takes part, and that it is lost. A
+ *       follower that has lost a worker keeps the place until the leader frees it.
  *
  * Liveness: one rule, in ps/net/liveness.h. A process from which no message has come for timeout_s
  * is lost. A process (or background thread) that gives signs of life but owes a result is named
  * after timeout_s at the latest, and lost after 20 × the longer of timeout_s and the longest such
- * wait so far. Who judges: the leader judges workers that owe gradients, and all followers;
- * followers judge the leader, and workers' silence. The end of a run has limits of its own (END_MS,
- * END_FAILED_MS), so that a peer that does not answer delays no exit.
+ * wait so far. Who judges: the leader judges workers that owe gradients or, after the begin, do not
+ * finish joining, and all followers; followers judge the leader, and workers' silence. The end of a
+ * run has limits of its own (END_MS, END_FAILED_MS), so that a peer that does not answer delays no
+ * exit.
  *
  * Files, from the bottom up; a file calls functions of files above it in this list, and its own
  * (scripts/check-layers):
  *   server_follower_send.c  messages from a follower to the leader
+ *   server_leader_send.c    messages from the leader to followers
  *   server_queue.c          states, training clock, the queue of events, failure
  *   server_peers.c          workers: members, messages to them, losses
  *   server_messages.c       messages from workers
@@ -106,8 +110,9 @@ enum peer_state {
     PEER_ABSENT,   /* has not joined, or was lost and its place is free */
     PEER_WELCOMED, /* is mapping the shared memory */
     PEER_READY,    /* takes part */
-    PEER_LEAVING,  /* was lost; the core does not know yet */
-    PEER_GONE,     /* has left; with several servers also: was lost, and its place stays empty */
+    PEER_LEAVING,  /* was lost; the core does not know yet. At a follower: the leader has not freed
+                      its place */
+    PEER_GONE,     /* has left after the end of the run */
 };
 
 /* A worker. */
@@ -134,7 +139,8 @@ struct peer {
     struct wire_message push;
     uint64_t arrived_ns, arrived_training_ns; /* the last complete push, on both clocks */
     bool released;                            /* to compute push `next` */
-    bool entered;              /* at a follower: the leader has ordered WIRE_ORDER_HELLO for it */
+    bool entered;              /* EVENT_HELLO was queued for it, and EVENT_LOST was not */
+    uint64_t joining_ns;       /* when its hello came, on clock_ns() */
     uint64_t released_ns;      /* on clock_ns() */
     uint64_t wait_training_ns; /* training time of its release, or of the last part of its push */
     bool slow_named;           /* since then */
@@ -176,7 +182,11 @@ struct follower {
 struct followers {
     struct follower *at; /* [servers]; at[0] is not used */
     uint64_t *ready,
-        *complete;     /* [workers]: bit i: at server i it is ready; its push is complete */
+        *complete; /* [workers]: bit i: at server i it is ready; its push is complete */
+    uint64_t
+        *batches; /* [workers]: its highest next batch at a follower that has freed its place */
+    unsigned *freeing; /* [workers × servers]: orders WIRE_ORDER_FREE that server i has not
+                          answered. Until then its reports are about a lost process */
     unsigned vectors;  /* asked for: parameters, and of the optimizer's state */
     float *parameters; /* [o->count]: of all servers, from the last gathering */
     float *states;     /* [state_count], likewise; NULL: no checkpoint needs them */
@@ -315,6 +325,21 @@ void follower_note(struct server *s, double at_seconds, uint64_t push_number,
 /* Its slice of the parameters (vector 0) or of the optimizer's state. */
 void follower_slice(struct server *s, unsigned vector, const float *values);
 
+/* ---- server_leader_send.c; for the leader of several servers -------------------------------- */
+struct wire_message leader_message(const struct server *s, const struct follower *f,
+                                   enum wire_type type);
+void leader_say(struct server *s, struct follower *f, struct wire_message *m);
+void leader_send_order(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);
+void leader_order(struct server *s, const struct event *e);
+/* S7: all followers forget the process that was worker `w`. Nothing for other servers. */
+void leader_free_place(struct server *s, unsigned w);
+/* Whether follower `server` has not freed the place yet. */
+bool leader_is_freeing(const struct server *s, unsigned w, unsigned server);
+/* Whether any follower has not. False for other servers. */
+bool leader_awaits_place(const struct server *s, unsigned w);
+void leader_place_is_free(struct server *s, unsigned w, unsigned server, uint64_t next_batch);
+void leader_end(struct server *s);
+
 /* ---- server_queue.c ------------------------------------------------------------------------- */
 /* Contract: a transition listed at the top. Stops or starts the training clock (S3). */
 void server_enter(struct server *s, enum server_state state);
@@ -327,8 +352,6 @@ uint64_t training_ns_at(const struct server *s, uint64_t t);
 void training_start_clock(struct server *s);
 void training_hold_clock(struct server *s);
 void training_run_clock(struct server *s);
-/* T1 of the leader: queues an event for each worker. */
-void training_begin(struct server *s);
 void training_queue(struct server *s, enum event_kind kind, unsigned w);
 void server_fail(struct server *s, status code, const char *format, ...) PRINTF_LIKE(3, 4);
 void server_watch(struct server *s, int fd);
@@ -358,20 +381,29 @@ void peers_release(struct server *s, unsigned w);
 void peers_end(struct server *s, status code, const char *text);
 /* The answer shows the run's token only if the message did. */
 void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why);
-/* Ends the run or frees the place, depending on on_lost. A follower reports it to the leader. */
+/* Ends the run or frees the place, depending on on_lost. A follower reports it to the leader (S7).
+ */
 void peers_lose(struct server *s, unsigned w, status code, const char *why);
-/* A follower has lost it. If the worker has not joined this server yet, stop waiting for it. */
+/* A follower has lost it, possibly before it joined this server. */
 void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char *why);
 /* It sent what a worker may not send: refuses the message and loses the worker. */
 void peers_protocol_error(struct server *s, unsigned w, const struct channel_received *r,
                           const char *what);
 /* At a follower: the leader has lost it; its messages are refused from now on. */
 void peers_forget(struct server *s, unsigned w);
+/* The core has got its loss, if it knew the worker: another process may join in its place. */
+void peers_free_place(struct server *s, unsigned w);
 /* For the leader: worker `w` is ready at server `server`, or its push is complete there. */
 void leader_worker_ready(struct server *s, unsigned w, unsigned server);
 void leader_push_complete(struct server *s, unsigned w, unsigned server);
-/* Whether it takes part at all servers. */
-bool leader_worker_is_ready(const struct server *s, unsigned w);
+/* Whether it is ready: for the leader, at all servers. */
+bool peers_is_ready(const struct server *s, unsigned w);
+/* The number of those among workers 0 … end − 1. */
+unsigned peers_ready(const struct server *s, unsigned end);
+/* Worker `w` is ready: it takes part, or training begins when all first workers are ready. */
+void peers_enter(struct server *s, unsigned w);
+/* T1, not of a follower: queues an event for each worker. */
+void peers_begin(struct server *s);
 
 /* ---- server_messages.c ---------------------------------------------------------------------- */
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r);
@@ -401,15 +433,12 @@ void leader_name_missing(const struct server *s, char *out, size_t size);
 bool leader_has_all_followers(const struct server *s);
 /* One has been silent for more than half of timeout_s: workers may wait for it. */
 bool leader_misses_a_follower(const struct server *s, uint64_t now);
-void leader_order(struct server *s, const struct event *e);
-void leader_send_order(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);
 /* Ends the run: no slice can be missing. */
 void leader_lose_follower(struct server *s, struct follower *f, status code, const char *why);
 /* S5: pauses the followers and asks for their slices; `states`: if a checkpoint needs them. */
 void leader_request_slices(struct server *s, bool states);
 /* The followers go on after a gathering. */
 void leader_resume(struct server *s);
-void leader_end(struct server *s);
 /* All followers have reported `end`, or a later one. */
 bool leader_followers_are(const struct server *s, enum follower_end end);
 

@@ -163,9 +163,9 @@ bool training_feed(struct server *s)
         feed_push(s, e.worker);
         break;
     case EVENT_LOST:
-        if (s->peers[e.worker].state == PEER_LEAVING)
-            s->peers[e.worker].state = s->servers > 1 ? PEER_GONE : PEER_ABSENT;
         training_perform(s, server_core_lost(s->core, e.worker), begin);
+        if (s->peers[e.worker].state == PEER_LEAVING && !server_follows(s))
+            peers_free_place(s, e.worker); /* a follower waits for the leader: S7 */
         break;
     }
     return true;

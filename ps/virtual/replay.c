@@ -15,7 +15,8 @@ struct replay_progress {
     size_t *pushes;  /* indices of the pushes, by worker, in order */
     size_t *first;   /* [workers + 1]: where each worker's part of `pushes` begins */
     size_t *written; /* [workers]: number of its records so far */
-    size_t *changes; /* [workers]: how often it joined or was lost so far */
+    size_t *changes; /* [workers]: how often it joined, and was lost after that, so far; odd: it is
+                        there */
 };
 
 struct replay {
@@ -194,7 +195,7 @@ static status feed_event(struct replay *r, struct replay_progress *p)
         record_member_event(r, server, event, "worker_joined");
         return simulation_hello(r->simulation, server, event->worker, r->now);
     case REPLAY_LOST:
-        if (p->changes[event->worker] > 0) /* else it was not there at the start */
+        if (p->changes[event->worker] % 2 == 1) /* else it was not there at the start */
             record_member_event(r, server, event, "worker_lost");
         return simulation_lost(r->simulation, server, event->worker, r->now);
     case REPLAY_END:
@@ -306,7 +307,8 @@ static status train(struct replay *r)
         over &= number_of(r, p) == 0;
         if (kind == REPLAY_PUSH || (!over && (kind != REPLAY_END || r->o->compares)))
             TRY(feed(r, p));
-        p->changes[p->events->at[p->next].worker] += kind == REPLAY_JOINED || kind == REPLAY_LOST;
+        size_t *changes = &p->changes[p->events->at[p->next].worker];
+        *changes += kind == (*changes % 2 == 0 ? REPLAY_JOINED : REPLAY_LOST);
         p->next++;
     }
     if (!simulation_ended(r->simulation) && !r->o->compares)

@@ -5,7 +5,7 @@
 #include "ps/virtual/event_queue.h"
 #include "ps/virtual/shared_links.h"
 #include "ps/core/slices.h"
-#include "ps/server/late_workers.h"
+#include "ps/core/late_workers.h"
 
 #include <math.h>
 #include <stdio.h>

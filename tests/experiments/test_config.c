@@ -142,7 +142,6 @@ static void keys_without_effect_are_refused(void **state)
         {{"engine=virtual", "pace=gamma"}, "workers.max=3", "join.after_s=10"},
         {{"engine=virtual", "pace=gamma"}, "join.after_s=1", "workers.max"},
         {{"mode=sync", "engine=virtual", "pace=gamma"}, "workers.max=3", "mode=sync"},
-        {{"servers=2"}, "workers.max=3", "servers=1"},
         {{"consistency=bsp"}, "workers.max=3", "consistency=bsp"},
         {{"consistency=backup", "workers=2"}, "workers.max=3", "consistency=backup"},
         {{"sampler=reshuffled"}, "workers.max=3", "sampler=reshuffled"},

@@ -18,12 +18,14 @@
 /* Another worker, and the run that it joins. */
 struct late_worker {
     struct process_rig *rig;
-    char endpoint[128], token[64];
+    const char *servers, *read; /* settings */
+    char endpoint[256], token[64];
 };
 
-static struct late_worker late_worker_of(struct process_rig *run)
+static struct late_worker late_worker_of(struct process_rig *run, const char *servers,
+                                         const char *read)
 {
-    struct late_worker late;
+    struct late_worker late = {.servers = servers, .read = read};
     void *rig;
     process_set_up(&rig);
     late.rig = rig;
@@ -34,7 +36,7 @@ static struct late_worker late_worker_of(struct process_rig *run)
 static void join(const struct late_worker *late, const char *worker)
 {
     process_start(late->rig, (const char *const[]){"worker", SETTINGS, late->endpoint, late->token,
-                                                   worker, NULL});
+                                                   worker, late->servers, late->read, NULL});
 }
 
 static void forget(struct late_worker *late)
@@ -49,9 +51,10 @@ static void await_pushes(struct process_rig *r, int times)
     struct text sql = {0};
     text_add(&sql,
              "SELECT count(*) >= 20 AND (SELECT count(*) FROM event WHERE run_id = run.id AND "
-             "code = 'worker_joined' AND worker = 2) = %d FROM push JOIN run ON run.id = run_id "
-             "WHERE run.id = (SELECT max(id) FROM run) AND worker = 2 AND arrival >= (SELECT "
-             "max(push_number) FROM event WHERE run_id = run.id AND code = 'worker_joined')",
+             "code = 'worker_joined' AND worker = 2 AND server = 0) = %d FROM push JOIN run ON "
+             "run.id = run_id WHERE run.id = (SELECT max(id) FROM run) AND worker = 2 AND arrival "
+             ">= (SELECT max(push_number) FROM event WHERE run_id = run.id AND code = "
+             "'worker_joined')",
              times);
     process_await_row(r, sql.at);
     text_free(&sql);
@@ -63,12 +66,11 @@ static void stop(struct process_rig *r)
     assert_int_equal(process_wait(r), STOPPED);
 }
 
-static void a_worker_joins_later_leaves_comes_back_and_the_run_replays(void **state)
+static void join_leave_and_come_back(struct process_rig *r, const char *servers, const char *read)
 {
-    struct process_rig *r = *state;
-    process_start(r, (const char *const[]){"run", SETTINGS, NULL});
+    process_start(r, (const char *const[]){"run", SETTINGS, servers, read, NULL});
     process_await_row(r, "SELECT count(*) > 20 FROM push");
-    struct late_worker late = late_worker_of(r);
+    struct late_worker late = late_worker_of(r, servers, read);
     join(&late, "worker=2");
     await_pushes(r, 1);
     kill(late.rig->pid, SIGKILL);
@@ -85,15 +87,33 @@ static void a_worker_joins_later_leaves_comes_back_and_the_run_replays(void **st
     process_expect_answer(r, "SELECT status, workers FROM run", "stopped,2");
     process_expect_answer(r,
                           "SELECT group_concat(code, ' ') FROM (SELECT code FROM event WHERE "
-                          "worker = 2 AND push_number IS NOT NULL ORDER BY push_number)",
+                          "worker = 2 AND push_number IS NOT NULL AND server = 0 ORDER BY "
+                          "push_number)",
                           "worker_joined worker_lost worker_joined worker_lost worker_joined");
     /* It goes on at its next batch, which a lost gradient may have left out. */
-    process_expect_answer(r, "SELECT count(*) = count(DISTINCT batch) FROM push WHERE worker = 2",
+    process_expect_answer(r,
+                          "SELECT count(*) = count(DISTINCT server || ' ' || batch) FROM push "
+                          "WHERE worker = 2",
                           "1");
     process_expect_replayed(r);
     assert_int_equal(RIG_RUN(r, "replay", "1", "damping=inverse"), OK);
     process_expect_replayed(r);
     forget(&late);
+}
+
+static void a_worker_joins_later_leaves_comes_back_and_the_run_replays(void **state)
+{
+    join_leave_and_come_back(*state, "servers=1", NULL);
+}
+
+static void the_same_with_several_servers_and_snapshots(void **state)
+{
+    join_leave_and_come_back(*state, "servers=2", "read=snapshot");
+}
+
+static void the_same_with_several_servers_and_torn_reads(void **state)
+{
+    join_leave_and_come_back(*state, "servers=2", "read=torn");
 }
 
 static void late_workers_train_on_without_the_first_ones(void **state)
@@ -103,7 +123,7 @@ static void late_workers_train_on_without_the_first_ones(void **state)
     process_start(
         r, (const char *const[]){"run", SETTINGS, "correction=dana-slim", "optimizer=sgd", NULL});
     process_await_row(r, "SELECT count(*) > 20 FROM push");
-    struct late_worker late = late_worker_of(r);
+    struct late_worker late = late_worker_of(r, NULL, NULL);
     process_start(late.rig,
                   (const char *const[]){"worker", SETTINGS, "correction=dana-slim", "optimizer=sgd",
                                         late.endpoint, late.token, "worker=2", NULL});
@@ -127,7 +147,7 @@ static void a_late_worker_joins_a_resumed_run_again(void **state)
     for (int i = 0; i < 2; i++) {
         process_start(r, (const char *const[]){"run", SETTINGS, "checkpoint=at-{run}.safetensors",
                                                i == 0 ? NULL : "resume=at-1.safetensors", NULL});
-        struct late_worker late = late_worker_of(r);
+        struct late_worker late = late_worker_of(r, NULL, NULL);
         join(&late, "worker=2");
         await_pushes(r, 1);
         stop(r);
@@ -161,6 +181,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(a_worker_joins_later_leaves_comes_back_and_the_run_replays),
+        PROCESS_TEST(the_same_with_several_servers_and_snapshots),
+        PROCESS_TEST(the_same_with_several_servers_and_torn_reads),
         PROCESS_TEST(late_workers_train_on_without_the_first_ones),
         PROCESS_TEST(a_late_worker_joins_a_resumed_run_again),
         PROCESS_TEST(numbers_from_the_most_workers_on_are_refused),

@@ -68,19 +68,34 @@ static void restarts_are_counted(void **state)
     process_expect_answer(r, "SELECT status FROM run", "failed");
 }
 
-static void a_lost_worker_comes_back_and_the_run_replays(void **state)
+static void lose_a_worker_and_go_on(struct process_rig *r, const char *servers, const char *read)
 {
-    struct process_rig *r = *state;
     pid_t workers[2];
     process_start(r, (const char *const[]){"run", "mode=async", "workers=2", "restarts=1",
-                                           "on_lost=continue", MODEST, NULL});
+                                           "on_lost=continue", MODEST, servers, read, NULL});
     process_await_row(r, "SELECT count(*) > 0 FROM checkpoint");
     process_await(r, "worker", workers, 2);
     assert_int_equal(kill(workers[1], SIGKILL), 0);
     assert_int_equal(process_wait(r), OK);
-    process_expect_answer(r, "SELECT count(*) FROM event WHERE code = 'worker_joined'", "3");
+    process_expect_answer(
+        r, "SELECT count(*) FROM event WHERE code = 'worker_joined' AND server = 0", "3");
     process_expect_answer(r, "SELECT status, samples_used FROM run", "finished,2000");
     assert_int_equal(RIG_RUN(r, "replay", "1"), OK);
+}
+
+static void a_lost_worker_comes_back_and_the_run_replays(void **state)
+{
+    lose_a_worker_and_go_on(*state, "servers=1", NULL);
+}
+
+static void a_lost_worker_comes_back_to_several_servers(void **state)
+{
+    lose_a_worker_and_go_on(*state, "servers=2", "read=snapshot");
+}
+
+static void a_lost_worker_comes_back_to_several_servers_with_torn_reads(void **state)
+{
+    lose_a_worker_and_go_on(*state, "servers=2", "read=torn");
 }
 
 /* Each row can be replayed. */
@@ -115,6 +130,8 @@ int main(void)
         PROCESS_TEST(ranks_go_on_from_the_last_checkpoint_with_the_same_bits),
         PROCESS_TEST(restarts_are_counted),
         PROCESS_TEST(a_lost_worker_comes_back_and_the_run_replays),
+        PROCESS_TEST(a_lost_worker_comes_back_to_several_servers),
+        PROCESS_TEST(a_lost_worker_comes_back_to_several_servers_with_torn_reads),
         PROCESS_TEST(after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_row),
         PROCESS_TEST(restarts_without_a_checkpoint_are_refused),
     };

@@ -385,8 +385,17 @@ static const char *const roles[ROLES][2] = {
 
 #define BY_HAND "workers=2", "servers=2", "run_token=5ea1ed", "timeout_s=20"
 
+static void start_member(const struct cast *c, size_t i, const char *samples, const char *pace,
+                         const char *read)
+{
+    process_start(c->at[i], (const char *const[]){roles[i][0], roles[i][1], RIG_DATA, BY_HAND,
+                                                  "batch=10", "on_lost=continue", c->endpoint,
+                                                  samples, pace, read, NULL});
+}
+
 /* Workers start first, then server 1, then server 0, so that each waits for the next. */
-static void start_cast(struct cast *c, struct process_rig *r, const char *samples, const char *pace)
+static void start_cast(struct cast *c, struct process_rig *r, const char *samples, const char *pace,
+                       const char *read)
 {
     c->at[0] = r;
     for (size_t i = 1; i < ROLES; i++) {
@@ -395,11 +404,8 @@ static void start_cast(struct cast *c, struct process_rig *r, const char *sample
     }
     snprintf(c->endpoint, sizeof c->endpoint, "endpoint=ipc://%s/0,ipc://%s/1", r->folder,
              r->folder);
-    for (size_t i = ROLES; i-- > 0;) {
-        process_start(c->at[i],
-                      (const char *const[]){roles[i][0], roles[i][1], RIG_DATA, BY_HAND, "batch=10",
-                                            "on_lost=continue", c->endpoint, samples, pace, NULL});
-    }
+    for (size_t i = ROLES; i-- > 0;)
+        start_member(c, i, samples, pace, read);
 }
 
 static void dismiss_cast(struct cast *c)
@@ -412,7 +418,7 @@ static void servers_and_workers_are_started_by_hand(void **state)
 {
     struct process_rig *r = *state;
     struct cast c;
-    start_cast(&c, r, "samples=600", "pace=none");
+    start_cast(&c, r, "samples=600", "pace=none", NULL);
     for (size_t i = 0; i < ROLES; i++)
         expect_run(c.at[i], process_wait(c.at[i]));
     assert_string_equal(process_ask(r, "SELECT status FROM run"), "finished");
@@ -428,26 +434,40 @@ static void expect_end(struct process_rig *r, int expected)
         fail_msg("exit %d in place of %d: %s", code, expected, process_errors(r));
 }
 
-static void no_worker_may_replace_a_lost_one_with_several_servers(void **state)
+/* Both numbers, one after the other, so that at last no process of the start is left. */
+static void a_lost_worker_is_replaced_and_the_run_replays(void **state)
 {
     struct process_rig *r = *state;
-    struct cast c;
-    start_cast(&c, r, "epochs=1000", "pace=gamma");
-    process_await_row(r, "SELECT count(*) >= 20 FROM push WHERE server = 1");
-    kill(c.at[3]->pid, SIGKILL);
-    assert_int_equal(process_wait(c.at[3]), 128 + SIGKILL);
-    process_await_row(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'");
-    assert_int_equal(RIG_RUN(c.at[3], "worker", "worker=1", RIG_DATA, BY_HAND, "batch=10",
-                             "epochs=1000", "pace=gamma", c.endpoint),
-                     ERROR_PEER);
-    process_expect_error(c.at[3], "servers=2");
-    kill(c.at[1]->pid, SIGTERM); /* a stop of any server stops the run */
-    expect_end(r, STOPPED);
-    expect_end(c.at[1], STOPPED);
-    expect_end(c.at[2], OK);
-    assert_string_equal(process_ask(r, "SELECT status FROM run"), "stopped");
-    process_expect_replayed(r);
-    dismiss_cast(&c);
+    static const char *const reads[] = {"read=snapshot", "read=torn"};
+#define AFTER_LOSS                                                                                 \
+    " AND server = 1 AND arrival > (SELECT max(push_number) FROM event WHERE code = "              \
+    "'worker_lost')"
+    static const char *const lost[] = {
+        "SELECT count(*) = 1 FROM event WHERE code = 'worker_lost' AND server = 0",
+        "SELECT count(*) = 2 FROM event WHERE code = 'worker_lost' AND server = 0"};
+    static const char *const back[] = {
+        "SELECT count(*) > 20 FROM push WHERE worker = 0" AFTER_LOSS,
+        "SELECT count(*) > 20 FROM push WHERE worker = 1" AFTER_LOSS};
+    for (size_t i = 0; i < COUNT_OF(reads); i++) {
+        struct cast c;
+        assert_int_equal(process_shell(r, "rm -f results.db"), OK);
+        start_cast(&c, r, "epochs=1000", "pace=gamma", reads[i]);
+        process_await_row(r, "SELECT count(*) >= 20 FROM push WHERE server = 1");
+        for (size_t w = 0; w < 2; w++) {
+            struct process_rig *worker = c.at[2 + w];
+            kill(worker->pid, SIGKILL);
+            assert_int_equal(process_wait(worker), 128 + SIGKILL);
+            process_await_row(r, lost[w]);
+            start_member(&c, 2 + w, "epochs=1000", "pace=gamma", reads[i]);
+            process_await_row(r, back[w]);
+        }
+        kill(c.at[1]->pid, SIGTERM); /* a stop of any server stops the run */
+        for (size_t k = 0; k < ROLES; k++)
+            expect_end(c.at[k], k < 2 ? STOPPED : OK);
+        assert_string_equal(process_ask(r, "SELECT status FROM run"), "stopped");
+        process_expect_replayed(r);
+        dismiss_cast(&c);
+    }
 }
 
 static void contradicting_roles_are_errors(void **state)
@@ -504,7 +524,7 @@ int main(void)
         TEST(a_stopped_run_of_several_servers_replays),
         TEST(divergence_at_one_server_ends_the_run_at_all_servers),
         TEST(servers_and_workers_are_started_by_hand),
-        TEST(no_worker_may_replace_a_lost_one_with_several_servers),
+        TEST(a_lost_worker_is_replaced_and_the_run_replays),
         TEST(contradicting_roles_are_errors),
         TEST(several_servers_on_one_host_for_a_small_model_are_commented),
     };

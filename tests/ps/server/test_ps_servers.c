@@ -125,6 +125,20 @@ static void puppet_report(struct ps_servers_puppet *p, uint64_t sequence, enum w
     puppet_send(p, WIRE_REPORT);
 }
 
+static void report_lost(struct ps_servers_puppet *p, uint64_t sequence, unsigned w)
+{
+    p->m.sequence = sequence;
+    p->m.lost = (struct wire_lost){.worker = w, .code = ERROR_PEER, .text = "died"};
+    puppet_send(p, WIRE_LOST);
+}
+
+static void report_free(struct ps_servers_puppet *p, uint64_t sequence, unsigned w, uint64_t batch)
+{
+    p->m.sequence = sequence;
+    p->m.notice = (struct wire_notice){.what = WIRE_PLACE_FREE, .worker = w, .sequence = batch};
+    puppet_send(p, WIRE_REPORT);
+}
+
 /* After the end of the run; `sequence`: number of the follower's next message. */
 static void puppet_leave(struct ps_servers_puppet *p, uint64_t sequence)
 {
@@ -365,7 +379,9 @@ static void a_slice_may_take_longer_than_the_limit_while_its_parts_arrive(void *
     close_rig(r, o);
 }
 
-static void training_begins_after_the_last_missing_worker_is_lost(void **state UNUSED)
+/* A worker is ready at both servers, is lost by the follower, and another one comes in its place.
+ */
+static void a_worker_lost_before_the_begin_is_replaced(void **state UNUSED)
 {
     options *o;
     struct rig *r = open_rig_for(&o, 2, "20");
@@ -376,48 +392,48 @@ static void training_begins_after_the_last_missing_worker_is_lost(void **state U
     puppet_is_ready(&left);
     puppet_report(&follower, 0, WIRE_WORKER_READY, 0);
     puppet_is_ready(&lost);
-    follower.m.sequence = 1;
-    follower.m.lost = (struct wire_lost){.worker = 1, .code = ERROR_PEER, .text = "died"};
-    puppet_send(&follower, WIRE_LOST);
+    report_lost(&follower, 1, 1);
+    puppet_expect_order(&follower, WIRE_ORDER_FREE);
+    assert_int_equal(follower.got.message.notice.worker, 1);
+    puppet_report(&follower, 2, WIRE_WORKER_READY, 1); /* of the lost one: it is ignored */
+    report_lost(&follower, 3, 1);                      /* likewise */
+    report_free(&follower, 4, 1, 7);
+    struct ps_servers_puppet next = puppet_train(r, 1);
+    assert_int_equal(next.got.message.welcome.first_batch, 7);
+    puppet_is_ready(&next);
+    puppet_report(&follower, 5, WIRE_WORKER_READY, 1);
     puppet_expect(&left, WIRE_RELEASE);
+    puppet_expect(&next, WIRE_RELEASE);
+    puppet_expect_order(&follower, WIRE_ORDER_HELLO);
+    puppet_expect_order(&follower, WIRE_ORDER_HELLO);
+    assert_int_equal(follower.got.message.notice.sequence, 7);
     kill(server, SIGKILL);
     rig_wait(server, 10);
     channel_close(&left.channel);
     channel_close(&lost.channel);
+    channel_close(&next.channel);
     channel_close(&follower.channel);
     close_rig(r, o);
 }
 
-/* The worker joined the follower and died. Server 0 must not wait for it, and if that ends the run,
- * training must not begin when the other worker is ready. */
-static void server_0_does_not_wait_for_a_worker_that_died_before_joining_it(void **state UNUSED)
+/* The worker joined the follower and died. If that ends the run, training must not begin when the
+ * other worker is ready. */
+static void a_worker_that_died_before_joining_server_0_ends_the_run(void **state UNUSED)
 {
-    static const struct {
-        const char *on_lost;
-        bool ready_first;
-    } cases[] = {{"stop", true}, {"stop", false}, {"continue", true}};
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    for (int ready_first = 0; ready_first < 2; ready_first++) {
         options *o;
         struct rig *r = open_rig_for(&o, 2, "60");
-        rig_set(o, "on_lost", cases[i].on_lost);
+        rig_set(o, "on_lost", "stop");
         pid_t server = rig_serve(r, o);
         struct ps_servers_puppet follower = puppet_follow(r), left = puppet_train(r, 0);
-        if (cases[i].ready_first)
+        if (ready_first)
             puppet_is_ready(&left);
         puppet_report(&follower, 0, WIRE_WORKER_READY, 0);
-        follower.m.sequence = 1;
-        follower.m.lost = (struct wire_lost){.worker = 1, .code = ERROR_PEER, .text = "died"};
-        puppet_send(&follower, WIRE_LOST);
-        if (!cases[i].ready_first)
+        report_lost(&follower, 1, 1);
+        if (!ready_first)
             puppet_is_ready(&left);
-        if (strcmp(cases[i].on_lost, "stop") == 0) {
-            both_leave(&follower, 2, &left);
-            expect_end(r, server, ERROR_PEER, "worker 1");
-        } else {
-            puppet_expect(&left, WIRE_RELEASE);
-            kill(server, SIGKILL);
-            rig_wait(server, 10);
-        }
+        both_leave(&follower, 2, &left);
+        expect_end(r, server, ERROR_PEER, "worker 1");
         channel_close(&left.channel);
         channel_close(&follower.channel);
         close_rig(r, o);
@@ -534,8 +550,8 @@ int main(void)
         cmocka_unit_test(a_slice_with_a_gap_is_a_protocol_error),
         cmocka_unit_test(a_slice_that_arrived_during_a_pause_of_the_server_is_used),
         cmocka_unit_test(a_slice_may_take_longer_than_the_limit_while_its_parts_arrive),
-        cmocka_unit_test(training_begins_after_the_last_missing_worker_is_lost),
-        cmocka_unit_test(server_0_does_not_wait_for_a_worker_that_died_before_joining_it),
+        cmocka_unit_test(a_worker_lost_before_the_begin_is_replaced),
+        cmocka_unit_test(a_worker_that_died_before_joining_server_0_ends_the_run),
         cmocka_unit_test(a_stopped_worker_that_a_follower_reports_ends_the_run_as_stopped),
         cmocka_unit_test(a_follower_with_other_settings_or_a_taken_number_is_refused),
         cmocka_unit_test(a_follower_ends_the_run_after_an_invalid_order),

@@ -116,6 +116,7 @@ static struct peer hanging_worker_after(unsigned number, unsigned servers, doubl
         peers[w] = (struct peer){.state = PEER_READY,
                                  .life = {.pidfd = -1, .heard_ns = now},
                                  .former_pidfd = -1,
+                                 .entered = true,
                                  .released = w == HANGS};
     }
     struct server s = {.o = &o,
@@ -154,6 +155,36 @@ static void a_worker_hangs_after_twenty_of_the_longest_steps(void **state UNUSED
 {
     assert_false(is_lost_after(0, 1, 39.99, 2000));
     assert_true(is_lost_after(0, 1, 40.01, 2000));
+}
+
+static bool is_lost_while_joining(enum peer_state state, bool begun, double waited_s)
+{
+    const uint64_t came = clock_ns(), now = came + (uint64_t)(waited_s * 1e9);
+    const struct ps_server_options o = {.workers = 1};
+    struct peer peer = {.state = state,
+                        .joining_ns = came,
+                        .life = {.pidfd = -1, .heard_ns = now},
+                        .former_pidfd = -1};
+    struct server s = {.o = &o,
+                       .workers = 1,
+                       .servers = 1,
+                       .timeout_ms = 1000,
+                       .lost_ends_run = true,
+                       .peers = &peer,
+                       .begun = begun,
+                       .state = STATE_EVALUATING};
+    peers_tick(&s, now);
+    return peer.state != state;
+}
+
+static void after_the_begin_a_worker_may_take_twenty_times_the_timeout_to_join(void **state UNUSED)
+{
+    static const enum peer_state joining[] = {PEER_WELCOMED, PEER_READY};
+    for (size_t i = 0; i < COUNT_OF(joining); i++) {
+        assert_false(is_lost_while_joining(joining[i], true, 19.99));
+        assert_true(is_lost_while_joining(joining[i], true, 20.01));
+        assert_false(is_lost_while_joining(joining[i], false, 20.01));
+    }
 }
 
 static void a_follower_does_not_judge_hanging_workers(void **state UNUSED)
@@ -383,6 +414,7 @@ int main(void)
         cmocka_unit_test(the_clock_never_goes_back),
         cmocka_unit_test(a_worker_hangs_after_twenty_times_the_timeout),
         cmocka_unit_test(a_worker_hangs_after_twenty_of_the_longest_steps),
+        cmocka_unit_test(after_the_begin_a_worker_may_take_twenty_times_the_timeout_to_join),
         cmocka_unit_test(a_follower_does_not_judge_hanging_workers),
         cmocka_unit_test(a_late_gradient_is_named_after_the_timeout),
         cmocka_unit_test(the_training_clock_stops_during_the_servers_own_work),

@@ -7,8 +7,8 @@
  * late worker draws its samples from the whole training split (worker/data/sampler.h). The state
  * that the server keeps for a worker begins at 0, and stays while the worker is away.
  */
-#ifndef GRADLAG_PS_SERVER_LATE_WORKERS_H
-#define GRADLAG_PS_SERVER_LATE_WORKERS_H
+#ifndef GRADLAG_PS_CORE_LATE_WORKERS_H
+#define GRADLAG_PS_CORE_LATE_WORKERS_H
 
 #include "base/options.h"
 

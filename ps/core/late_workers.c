@@ -1,6 +1,5 @@
-#include "ps/server/late_workers.h"
+#include "ps/core/late_workers.h"
 
-#include "ps/core/slices.h"
 #include "ps/rules/consistency/consistency.h"
 
 #include <string.h>
@@ -33,12 +32,6 @@ status late_workers_check(const options *o)
             "%s: workers.max=%s: a virtual run has to know when late workers join; set for example "
             "join.after_s=10 (a mean, in virtual seconds)",
             options_origin(o, "workers.max"), most);
-    }
-    if (servers_of(o) > 1) {
-        FAIL(ERROR_USAGE,
-             "%s: workers.max=%s: with several servers no worker can join after the begin of "
-             "training; set servers=1 or workers.max=0",
-             options_origin(o, "workers.max"), most);
     }
     if (policy->holds) {
         FAIL(ERROR_USAGE,
