@@ -230,6 +230,18 @@ done:
     return result;
 }
 
+/* It counts as lost until it joins (ps/core/late_workers.h). */
+static status worker_is_late(struct cluster_run *c, unsigned w)
+{
+    status result = OK;
+    c->workers[w].dead = true;
+    event_queue_put(&c->queue, event_of(c, w, LIFE, 0), cluster_join_ns(&c->cluster, w));
+    for (unsigned i = c->count; i-- > 0;)
+        TRY(simulation_lost(c->simulation, i, w, 0));
+done:
+    return result;
+}
+
 /* Without this limit a run never ends if workers always die before an update. */
 static status check_progress(struct cluster_run *c)
 {
@@ -469,10 +481,8 @@ static status train(struct cluster_run *c)
     status result = OK;
     for (unsigned w = 0; w < c->o->workers; w++)
         TRY(worker_joins(c, w, 0));
-    for (unsigned w = c->o->workers; w < c->most; w++) {
-        c->workers[w].dead = true;
-        event_queue_put(&c->queue, event_of(c, w, LIFE, 0), cluster_join_ns(&c->cluster, w));
-    }
+    for (unsigned w = c->o->workers; w < c->most; w++)
+        TRY(worker_is_late(c, w));
     while (!simulation_ended(c->simulation))
         TRY(next_event(c));
 done:

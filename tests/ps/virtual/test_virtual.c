@@ -310,6 +310,27 @@ static void late_virtual_workers_join_and_the_run_replays(void **state)
         r, "SELECT count(*) > 20 FROM event WHERE code = 'worker_lost' AND worker > 0", "1");
 }
 
+/* Rules that use the number of workers that are there, or their clocks. */
+static void every_rule_of_late_virtual_workers_replays(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const with[][2] = {{"consistency=ssp", "servers=2"},
+                                          {"consistency=softsync", "damping=koloskova"},
+                                          {"consistency=buffered", "consistency.size=3"},
+                                          {"consistency=rennala", "servers=2"},
+                                          {"consistency=ringmaster", "correction=dana-slim"},
+                                          {"pull_precision=bf16", "compression=topk"}};
+    for (size_t i = 0; i < COUNT_OF(with); i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "samples=3000", "workers=2", "workers.max=7",
+                                 "join.after_s=0.1", "crash.mtbf_s=0.5", "crash.down_s=0.1",
+                                 "optimizer=sgd", with[i][0], with[i][1]),
+                         OK);
+        assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    }
+    process_expect_answer(
+        r, "SELECT min(n) FROM (SELECT count(DISTINCT worker) n FROM push GROUP BY run_id)", "7");
+}
+
 /* A step takes 40 times the mean life. */
 static void workers_that_die_before_any_update_end_the_run(void **state)
 {
@@ -486,6 +507,7 @@ int main(void)
         TEST(staleness_has_the_spread_that_the_pace_implies),
         TEST(virtual_workers_die_and_come_back),
         TEST(late_virtual_workers_join_and_the_run_replays),
+        TEST(every_rule_of_late_virtual_workers_replays),
         TEST(workers_that_die_before_any_update_end_the_run),
         TEST(thousands_of_virtual_workers_train),
         TEST(a_recorded_run_sets_the_pace),
