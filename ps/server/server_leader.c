@@ -176,7 +176,10 @@ static void on_report(struct server *s, struct follower *f, const struct wire_no
             leader_push_complete(s, n->worker, server);
         break;
     case WIRE_PLACE_FREE:
-        leader_place_is_free(s, n->worker, server, n->sequence);
+        if (leader_is_freeing(s, n->worker, server))
+            leader_place_is_free(s, n->worker, server, n->sequence);
+        else
+            leader_lose_follower(s, f, ERROR_PROTOCOL, "reported a free place without an order");
         break;
     case WIRE_WORKERS_GONE:
         f->end = FOLLOWER_GONE;

@@ -90,8 +90,7 @@ bool leader_awaits_place(const struct server *s, unsigned w)
 void leader_place_is_free(struct server *s, unsigned w, unsigned server, uint64_t next_batch)
 {
     uint64_t *batch = &s->followers.batches[w];
-    if (leader_is_freeing(s, w, server))
-        --*freeing(s, w, server);
+    --*freeing(s, w, server);
     if (next_batch > *batch)
         *batch = next_batch;
 }

@@ -141,13 +141,13 @@ static void late_workers_train_on_without_the_first_ones(void **state)
     forget(&late);
 }
 
-static void a_late_worker_joins_a_resumed_run_again(void **state)
+static void join_a_resumed_run_again(struct process_rig *r, const char *servers)
 {
-    struct process_rig *r = *state;
     for (int i = 0; i < 2; i++) {
         process_start(r, (const char *const[]){"run", SETTINGS, "checkpoint=at-{run}.safetensors",
-                                               i == 0 ? NULL : "resume=at-1.safetensors", NULL});
-        struct late_worker late = late_worker_of(r, NULL, NULL);
+                                               servers, i == 0 ? NULL : "resume=at-1.safetensors",
+                                               NULL});
+        struct late_worker late = late_worker_of(r, servers, NULL);
         join(&late, "worker=2");
         await_pushes(r, 1);
         stop(r);
@@ -160,6 +160,16 @@ static void a_late_worker_joins_a_resumed_run_again(void **state)
                           "push WHERE run_id = 1 AND worker = 2) FROM push b WHERE run_id = 2 AND "
                           "worker = 2",
                           "1");
+}
+
+static void a_late_worker_joins_a_resumed_run_again(void **state)
+{
+    join_a_resumed_run_again(*state, "servers=1");
+}
+
+static void a_late_worker_joins_a_resumed_run_of_several_servers_again(void **state)
+{
+    join_a_resumed_run_again(*state, "servers=2");
 }
 
 static void numbers_from_the_most_workers_on_are_refused(void **state)
@@ -185,6 +195,7 @@ int main(void)
         PROCESS_TEST(the_same_with_several_servers_and_torn_reads),
         PROCESS_TEST(late_workers_train_on_without_the_first_ones),
         PROCESS_TEST(a_late_worker_joins_a_resumed_run_again),
+        PROCESS_TEST(a_late_worker_joins_a_resumed_run_of_several_servers_again),
         PROCESS_TEST(numbers_from_the_most_workers_on_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,6 +180,12 @@ static void unknown_worker(struct ps_servers_puppet *p)
     puppet_send(p, WIRE_REPORT);
 }
 
+static void place_without_an_order(struct ps_servers_puppet *p)
+{
+    p->m.notice = (struct wire_notice){.what = WIRE_PLACE_FREE, .sequence = 1};
+    puppet_send(p, WIRE_REPORT);
+}
+
 static void slice_without_request(struct ps_servers_puppet *p)
 {
     p->m.slice = (struct wire_slice){0};
@@ -213,6 +219,7 @@ static void a_server_that_breaks_the_protocol_ends_the_run_and_is_named(void **s
         {lost_tail, ERROR_PEER, "message 3"},
         {unknown_outcome, ERROR_PROTOCOL, "server 1"},
         {unknown_worker, ERROR_PROTOCOL, "server 1"},
+        {place_without_an_order, ERROR_PROTOCOL, "free place"},
         {slice_without_request, ERROR_PROTOCOL, "server 1"},
         {wrong_type, ERROR_PROTOCOL, "server 1"},
         {stop, STOPPED, "told to stop"},
