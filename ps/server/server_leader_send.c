@@ -37,6 +37,7 @@ void leader_order(struct server *s, const struct event *e)
     case EVENT_HELLO:
         leader_send_order(s, WIRE_ORDER_HELLO, e->worker, p->first_batch);
         break;
+    case EVENT_MISSING:
     case EVENT_LOST:
         leader_send_order(s, WIRE_ORDER_LOST, e->worker, 0);
         break;

@@ -208,7 +208,7 @@ void peers_begin(struct server *s)
         const bool ready = peers_is_ready(s, w);
         if (ready && server_leads(s))
             record_joined(s, w);
-        training_queue(s, ready ? EVENT_HELLO : EVENT_LOST, w);
+        training_queue(s, ready ? EVENT_HELLO : EVENT_MISSING, w);
     }
 }
 

@@ -147,7 +147,12 @@ struct peer {
     struct wire_message release;
 };
 
-enum event_kind { EVENT_HELLO, EVENT_PUSH, EVENT_LOST };
+enum event_kind {
+    EVENT_HELLO,
+    EVENT_PUSH,
+    EVENT_MISSING, /* training begins without it */
+    EVENT_LOST,
+};
 struct event {
     enum event_kind kind;
     unsigned worker;

@@ -162,10 +162,13 @@ bool training_feed(struct server *s)
     case EVENT_PUSH:
         feed_push(s, e.worker);
         break;
+    case EVENT_MISSING:
+        training_perform(s, server_core_lost(s->core, e.worker), begin);
+        break;
     case EVENT_LOST:
         training_perform(s, server_core_lost(s->core, e.worker), begin);
-        if (s->peers[e.worker].state == PEER_LEAVING && !server_follows(s))
-            peers_free_place(s, e.worker); /* a follower waits for the leader: S7 */
+        if (!server_follows(s)) /* a follower waits for the leader: S7 */
+            peers_free_place(s, e.worker);
         break;
     }
     return true;
