@@ -223,7 +223,7 @@ static void a_run_records_its_configuration_and_its_totals(void **state)
 static void a_server_and_workers_started_by_hand_train(void **state)
 {
     struct process_rig *r = *state, *other[2];
-    char endpoint[128], token[64];
+    char endpoint[RIG_ENDPOINT_BYTES], token[64];
     process_start(r, (const char *const[]){"server", RIG_SMALL, "workers=2", NULL});
     process_await_endpoint(r, endpoint, token);
     assert_int_equal(process_set_up((void **)&other[0]), 0); /* the worker's lr differs */

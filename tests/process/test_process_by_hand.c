@@ -99,7 +99,7 @@ static void another_program_at_the_endpoint_is_a_protocol_error(void **state)
 static void a_worker_may_join_later_than_the_timeout(void **state)
 {
     struct process_rig *r = *state;
-    char endpoint[128], token[64];
+    char endpoint[RIG_ENDPOINT_BYTES], token[64];
     void *more;
     process_set_up(&more);
     struct process_rig *worker = more;
@@ -118,7 +118,7 @@ static void a_worker_may_join_later_than_the_timeout(void **state)
 static void a_worker_names_its_killed_server_and_the_run_failed(void **state)
 {
     struct process_rig *r = *state;
-    char endpoint[128], token[64];
+    char endpoint[RIG_ENDPOINT_BYTES], token[64];
     void *more;
     process_set_up(&more);
     struct process_rig *worker = more;
@@ -137,7 +137,7 @@ static void a_worker_names_its_killed_server_and_the_run_failed(void **state)
 static void sighup_stops_a_server_in_order(void **state)
 {
     struct process_rig *r = *state;
-    char endpoint[128], token[64];
+    char endpoint[RIG_ENDPOINT_BYTES], token[64];
     process_start(r, (const char *const[]){"server", RIG_LONG, NULL});
     process_await_endpoint(r, endpoint, token);
     kill(r->pid, SIGHUP);

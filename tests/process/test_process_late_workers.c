@@ -19,7 +19,7 @@
 struct late_worker {
     struct process_rig *rig;
     const char *servers, *read; /* settings */
-    char endpoint[256], token[64];
+    char endpoint[RIG_ENDPOINT_BYTES], token[64];
 };
 
 static struct late_worker late_worker_of(struct process_rig *run, const char *servers,

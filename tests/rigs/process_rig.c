@@ -381,7 +381,7 @@ void process_await_endpoint(struct process_rig *r, char endpoint[128], char toke
     }
     at = strstr(process_errors(r), "endpoint=");
     assert_non_null(at);
-    snprintf(endpoint, 128, "%.*s", (int)strcspn(at, " "), at);
+    snprintf(endpoint, RIG_ENDPOINT_BYTES, "%.*s", (int)strcspn(at, " "), at);
     at = strstr(process_errors(r), "run_token=");
     snprintf(token, 64, "%.*s", (int)strcspn(at, " "), at);
 }

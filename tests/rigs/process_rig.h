@@ -75,6 +75,7 @@ void process_await(const struct process_rig *r, const char *role, pid_t *out, un
 /* Waits until `sql` yields 1 or more in the results file. */
 void process_await_row(struct process_rig *r, const char *sql);
 
+enum { RIG_ENDPOINT_BYTES = 512 }; /* "endpoint=…" of several servers */
 /* Waits until `gradlag server` listens; writes "endpoint=…" and "run_token=…" from its log. */
 void process_await_endpoint(struct process_rig *r, char endpoint[128], char token[64]);
 

@@ -40,7 +40,7 @@ static struct foreign_worker foreign(uint32_t worker, uint32_t workers)
 /* Starts a process whose exit code is the result of foreign_worker_train(). */
 static pid_t start_foreign(struct process_rig *r, struct foreign_worker f)
 {
-    char endpoint[128], token[64];
+    char endpoint[RIG_ENDPOINT_BYTES], token[64];
     const char *why = NULL;
     process_await_endpoint(r, endpoint, token);
     f.endpoint = strchr(endpoint, '=') + 1;
@@ -105,7 +105,7 @@ static void a_run_with_a_foreign_worker_is_marked_and_not_replayed(void **state)
 {
     struct process_rig *r = *state;
     void *more;
-    char endpoint[128], token[64];
+    char endpoint[RIG_ENDPOINT_BYTES], token[64];
     process_set_up(&more);
     struct process_rig *own = more;
     process_start(r, (const char *const[]){"server", PROBLEM, "workers=2", NULL});
@@ -142,7 +142,7 @@ static uint64_t printed_hash(struct process_rig *r)
 static void the_printed_settings_hash_is_accepted_and_another_one_is_refused(void **state)
 {
     struct process_rig *r = *state;
-    char endpoint[128], token[64];
+    char endpoint[RIG_ENDPOINT_BYTES], token[64];
     struct foreign_worker f = foreign(0, 1);
     process_start(r, (const char *const[]){"server", PROBLEM, NULL});
     process_await_endpoint(r, endpoint, token);

@@ -53,7 +53,7 @@ static const char *length(void)
 
 static struct hostile_target await_target(struct process_rig *server)
 {
-    char endpoint[128], token[64];
+    char endpoint[RIG_ENDPOINT_BYTES], token[64];
     process_await_endpoint(server, endpoint, token);
     return (struct hostile_target){.port = (uint16_t)atoi(strrchr(endpoint, ':') + 1),
                                    .run_token = 0x5ea1ed};
