@@ -134,7 +134,7 @@ static void bash_completes_commands_settings_values_and_names(void **state)
     expect_offers(r, "gradlag show res", "results= ");
     expect_offers(r, "gradlag query staleness-h", "staleness-histogram ");
     expect_offers(r, "gradlag list quer", "queries ");
-    expect_offers(r, "gradlag bench pu", "push-pull ");
+    expect_offers(r, "gradlag bench push", "push-pull ");
     expect_offers(r, "gradlag reproduce delay-ad", "delay-adaptive ");
     expect_offers(r, "gradlag completion ", "bash ");
     expect_offers(r, "gradlag run mode=nothing", " ");
