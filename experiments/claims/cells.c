@@ -199,10 +199,10 @@ done:
 }
 
 status cells_open(struct cells *out, const struct experiment *e, const struct plan *p,
-                  const struct run_uses *uses)
+                  const struct run_uses *uses, bool quick)
 {
     status result = OK;
-    *out = (struct cells){.experiment = e, .plan = p, .uses = uses};
+    *out = (struct cells){.experiment = e, .plan = p, .uses = uses, .quick = quick};
     TRY(read_figures(out));
     TRY(fill(out));
 done:

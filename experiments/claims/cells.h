@@ -57,16 +57,17 @@ struct cells {
     enum metric metric;          /* the experiment's; METRIC_LOSS if its runs have no accuracy */
     struct run_figures *figures; /* [plan->count]; those of cells_without() are borrowed */
     double *scores;              /* [plan->count]; NaN: the run has not finished, or is left out */
-    bool partial;                /* without the runs of one seed: */
+    bool quick;
+    bool partial; /* without the runs of one seed: */
     int64_t left_out;
     int64_t *columns; /* [column_count], ascending */
     size_t column_count;
 };
 
-/* Makes a cell for each arm and column of the plan, and fills it from the results file. All
- * arguments must outlive the cells. */
+/* Makes a cell for each arm and column of the plan, and fills it from the results file. `quick`:
+ * the plan is of the quick part. All arguments must outlive the cells. */
 status cells_open(struct cells *out, const struct experiment *e, const struct plan *p,
-                  const struct run_uses *uses) MUST_CHECK;
+                  const struct run_uses *uses, bool quick) MUST_CHECK;
 void cells_close(struct cells *c);
 /* The cells of `whole` without the runs of one seed, for intervals by the jackknife. `whole` must
  * outlive them. */
@@ -105,6 +106,8 @@ struct lead {
     const struct map_side *ahead;     /* of `best` */
     struct paired margin;             /* best − second in the metric's better direction */
     bool decided;                     /* the 95 % interval of the margin lies above 0 */
+    unsigned arms, missing; /* arms of all sides in this column; those whose tuning has not finished
+                               there: the margin does without them */
     double
         seeds; /* about so many would decide it if the figures stay; NaN: decided, or not known */
 };

@@ -14,15 +14,26 @@ static double choice_value(const struct cells *c, const struct cell *cell)
     return is_loss(c) ? -cell->choice : cell->choice;
 }
 
+static bool is_in_column(const struct cells *c, const char *name, int64_t column)
+{
+    const struct arm *arm = experiment_arm(c->experiment, name);
+    return experiment_arm_has(c->experiment, arm, column) && (!c->quick || arm->quick);
+}
+
 /* NULL: an arm of the side is not measured. */
 static const struct cell *best_of(const struct cells *c, const struct map_side *side,
-                                  int64_t column)
+                                  int64_t column, struct lead *out)
 {
     const struct cell *best = NULL;
     for (size_t i = 0; i < side->count; i++) {
+        if (!is_in_column(c, side->arms[i], column))
+            continue;
         const struct cell *cell = cells_find(c, side->arms[i], column);
-        if (cell == NULL)
-            continue; /* the arm has no runs in this column */
+        out->arms++;
+        if (cell == NULL) {
+            out->missing++;
+            continue;
+        }
         if (cell->unmeasured > 0 || !isfinite(cell->choice))
             return NULL;
         if (best == NULL || choice_value(c, cell) > choice_value(c, best))
@@ -41,7 +52,7 @@ static bool find_two(const struct cells *c, int64_t column, struct lead *out)
 {
     const struct experiment *e = c->experiment;
     for (const struct map_side *s = e->sides; s < e->sides + e->side_count; s++) {
-        const struct cell *cell = best_of(c, s, column);
+        const struct cell *cell = best_of(c, s, column, out);
         if (cell == NULL)
             return false;
         if (is_better(c, cell, out->best)) {

@@ -225,7 +225,12 @@ static void put_lead(const struct table *t, int64_t column)
     cells_lead(t->c, column, &l);
     column_name(t->c, column, text);
     put(t, text, COLUMN_WIDTH + 1);
-    put(t, l.ahead == NULL ? "not measured" : l.decided ? l.ahead->name : "undecided", SIDE_WIDTH);
+    snprintf(text, sizeof text, "%s%s",
+             l.ahead == NULL ? "not measured"
+             : l.decided     ? l.ahead->name
+                             : "undecided",
+             l.missing > 0 && l.ahead != NULL ? "*" : "");
+    put(t, text, SIDE_WIDTH);
     text[0] = '\0';
     if (l.ahead != NULL)
         margin_text(t->c, &l.margin, text);
@@ -253,6 +258,14 @@ static void put_lead_table(const struct table *t)
         put_lead(t, t->c->columns[w]);
 }
 
+static bool lacks_arms(const struct cells *c)
+{
+    struct lead l = {.missing = 0};
+    for (size_t i = 0; i < c->column_count && (l.missing == 0 || l.ahead == NULL); i++)
+        cells_lead(c, c->columns[i], &l);
+    return l.missing > 0 && l.ahead != NULL;
+}
+
 static void put_leads(struct table t)
 {
     const struct experiment *e = t.c->experiment;
@@ -263,7 +276,10 @@ static void put_leads(struct table t)
     fprintf(t.to,
             ", each by its best arm on the validation split. Margin: mean difference ± half of "
             "its 95 %% interval (pairs). Undecided: 0 is in the interval; about so many seeds "
-            "would decide");
+            "would decide%s",
+            lacks_arms(t.c) ? ". *: without arms whose tuning has not finished there; one of them "
+                              "may be better"
+                            : "");
     end_caption(&t);
     while (next_group(&t))
         put_lead_table(&t);

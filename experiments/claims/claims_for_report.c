@@ -179,6 +179,8 @@ static void describe_lead(const struct cells *c, int64_t column, struct report_m
     out->seeds = lead.margin.n;
     out->best = lead.best->arm->label;
     out->other = lead.second->arm->label;
+    out->arms = lead.arms;
+    out->missing = lead.missing;
 }
 
 /* Whether a cell with the column's level of this axis was measured. */
@@ -283,7 +285,7 @@ static status describe(struct report_claim_set *j, struct report_experiment *out
     TRY(memory_new(&judged, e->claim_count, sizeof *judged, "claims"));
     TRY(memory_new(&j->claims, e->claim_count, sizeof *j->claims, "claims"));
     TRY(memory_new(&j->whys, e->claim_count, sizeof *j->whys, "claims"));
-    TRY(cells_open(&r->cells, e, &r->plan, &r->uses));
+    TRY(cells_open(&r->cells, e, &r->plan, &r->uses, j->quick));
     TRY(reproduction_judge(r, j->quick, judged));
     for (size_t i = 0; i < e->claim_count; i++)
         describe_claim(&judged[i], &j->whys[i], &j->claims[i]);

@@ -164,7 +164,7 @@ status reproduction_add_seeds(struct reproduction *r, const struct settings *mor
     struct int_list seeds = {0};
     if (r->e.map_seeds == 0 || r->part.of > 0 || r->has_further)
         goto done;
-    TRY(cells_open(&c, &r->e, &r->plan, &r->uses));
+    TRY(cells_open(&c, &r->e, &r->plan, &r->uses, false));
     r->has_further = r->later == 0;
     for (size_t i = 0; i < c.count; i++)
         r->has_further = r->has_further && c.at[i].unmeasured == 0;

@@ -149,7 +149,7 @@ static status report(struct reproduction *w, struct reproduce *r)
     status result = OK;
     struct judged_claim *judged = NULL;
     size_t lost = plan_failed(&w->tuning.trials.plan) + plan_failed(&w->plan);
-    TRY(cells_open(&w->cells, &w->e, &w->plan, &w->uses));
+    TRY(cells_open(&w->cells, &w->e, &w->plan, &w->uses, r->quick));
     if (!r->quick)
         warn_of_few_seeds(&w->cells);
     TRY(memory_new(&judged, w->e.claim_count + 1, sizeof *judged, "claims"));

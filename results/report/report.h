@@ -36,6 +36,8 @@ struct report_map_cell {
     int ahead, best_side;    /* indices of sides; ahead -1: undecided; best_side -1: not measured */
     double margin, interval; /* points, or a loss; interval: half of the 95 % interval, or NaN */
     unsigned seeds;
+    unsigned arms, missing;   /* arms of all sides; those not measured here, which may be better;
+                               0 if best_side is -1 */
     const char *best, *other; /* labels of the arms that the margin compares; NULL: not measured */
 };
 enum { REPORT_SIDES = 8 };

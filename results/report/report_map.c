@@ -51,14 +51,16 @@ static void place(struct map_layout *l, double width)
     l->across = (l->panels + down - 1) / down; /* the last row is about as long as the others */
 }
 
-/* "S 1.9": the first letter of the side, and the margin; in parentheses if it is undecided. */
+/* "S 1.9": the first letter of the side, and the margin; in parentheses if it is undecided. A star:
+ * without some arms. */
 static void value_text(const struct map_layout *l, const struct report_map_cell *c, char out[32])
 {
     if (c->best_side < 0)
         snprintf(out, 32, "–");
     else
-        snprintf(out, 32, c->ahead >= 0 ? "%c %.*f" : "(%c %.*f)",
-                 l->map->sides[c->best_side][0] & ~0x20, l->decimals, c->margin);
+        snprintf(out, 32, c->ahead >= 0 ? "%c %.*f%s" : "(%c %.*f)%s",
+                 l->map->sides[c->best_side][0] & ~0x20, l->decimals, c->margin,
+                 c->missing > 0 ? "*" : "");
 }
 
 static void tip_text(const struct map_layout *l, const struct report_map_cell *c, struct text *out)
@@ -74,6 +76,8 @@ static void tip_text(const struct map_layout *l, const struct report_map_cell *c
         text_add(out, " ± %.*f", l->decimals + 1, c->interval);
     text_add(out, " (%u seed%s); %s, then %s", c->seeds, c->seeds == 1 ? "" : "s", c->best,
              c->other);
+    if (c->missing > 0)
+        text_add(out, "; %u of %u arms are not measured here", c->missing, c->arms);
 }
 
 /* Orange and blue rather than black, which would be grey if it is pale. */
@@ -154,6 +158,7 @@ static void add_table(struct text *out, const struct map_layout *l)
     static const char *const titles[] = {"cell",   "ahead",    "#margin",        "#± 95 %",
                                          "#seeds", "best arm", "best other arm", NULL};
     struct html_table t;
+    char ahead[128];
     html_details_begin(out, "The numbers", false);
     html_table_begin(&t, out, "Margin: mean difference of the best two sides on the same seeds",
                      titles);
@@ -166,9 +171,12 @@ static void add_table(struct text *out, const struct map_layout *l)
         text_add(t.out, c->row[0] != '\0' ? ", " : "");
         html_text(t.out, c->column);
         html_cell_close(&t);
-        html_cell_text(&t, c->best_side < 0 ? "not measured"
-                           : c->ahead < 0   ? "undecided"
-                                            : l->map->sides[c->ahead]);
+        snprintf(ahead, sizeof ahead, "%s%s",
+                 c->best_side < 0 ? "not measured"
+                 : c->ahead < 0   ? "undecided"
+                                  : l->map->sides[c->ahead],
+                 c->missing > 0 ? "*" : ""); /* a cell that is not measured has missing 0 */
+        html_cell_text(&t, ahead);
         html_cell_number(&t, c->margin, l->decimals + 1);
         html_cell_number(&t, c->interval, l->decimals + 1);
         html_cell_count(&t, c->seeds);
@@ -177,6 +185,14 @@ static void add_table(struct text *out, const struct map_layout *l)
     }
     html_table_end(&t);
     html_details_end(out);
+}
+
+static bool lacks_arms(const struct map_layout *l)
+{
+    for (size_t i = 0; i < l->map->cell_count; i++)
+        if (l->map->cells[i].missing > 0)
+            return true;
+    return false;
 }
 
 void report_map(struct text *out, const struct report_data *d, const struct report_section *s)
@@ -192,8 +208,11 @@ void report_map(struct text *out, const struct report_data *d, const struct repo
     report_figure_begin(out, "Which side is ahead",
                         "%s, each by its best arm on the validation split; by so many points on "
                         "the test split, stronger where it is more. In parentheses: undecided, 0 "
-                        "is in the 95 %% interval of the margin.",
-                        sides.at);
+                        "is in the 95 %% interval of the margin.%s",
+                        sides.at,
+                        lacks_arms(&l) ? " With a star: without arms that are not measured there; "
+                                         "one of them may be better."
+                                       : "");
     for (int wide = d->figures == NULL; wide >= 0; wide--)
         add_plot(out, d, &l, wide);
     add_table(out, &l);

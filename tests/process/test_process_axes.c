@@ -80,6 +80,25 @@ static void expect_shared_runs_in_each_panel(struct process_rig *r)
                                               "<p class=\"facts\">12 runs: 12 finished"));
 }
 
+/* The margins do without an arm whose tuning has not finished; a star says so. */
+static void expect_stars_of_a_missing_arm(struct process_rig *r)
+{
+    static const char side[] = "asynchronous: [async", arms[] = "claims:\n";
+    struct text text = {0};
+    const char *at = strstr(axes, side) + strlen(side), *claims = strstr(axes, arms);
+    assert_null(strchr(process_output(r), '*'));
+    text_add(&text, "%.*s, late", (int)(at - axes), axes);
+    text_add(&text, "%.*s", (int)(claims - at), at);
+    text_add(&text, "  late: {label: late, tune: {lr: [0.01, 0.02]}}\n");
+    process_write(r, "late.yaml", text.at);
+    text_free(&text);
+    (void)RIG_RUN(r, "reproduce", "late.yaml", "--no-run");
+    process_expect_line(r, "4 ", "* ");
+    process_expect_line(r, "Ahead: ", "*: ");
+    assert_int_equal(RIG_RUN(r, "report", "late.yaml", "-o", "-"), OK);
+    assert_non_null(strstr(process_output(r), "1 of 3 arms"));
+}
+
 /* Synchronous runs do not depend on damping, so its levels share them. */
 static void several_axes_give_a_table_for_each_combination(void **state)
 {
@@ -109,6 +128,8 @@ static void several_axes_give_a_table_for_each_combination(void **state)
                          "'$.\"pace.worker\"', -1) < 0"));
     assert_true(margin[0] == '+');
     process_expect_line(r, margin, "(3)");
+    expect_stars_of_a_missing_arm(r);
+    assert_int_equal(RIG_RUN(r, "reproduce", "axes.yaml", "--no-run"), OK);
     expect_borderline(r);
     expect_shared_runs_in_each_panel(r);
 }

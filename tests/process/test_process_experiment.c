@@ -99,7 +99,7 @@ static void expect_the_board_to_say_who_made_them(struct process_rig *r)
     settings_add(&more, "results", results, COMMAND_LINE);
     assert_int_equal(reproduction_open(&w, process_path(r, "pairs.yaml")), OK);
     assert_int_equal(reproduction_look_up(&w, false, false, &more), OK);
-    assert_int_equal(cells_open(&w.cells, &w.e, &w.plan, &w.uses), OK);
+    assert_int_equal(cells_open(&w.cells, &w.e, &w.plan, &w.uses, false), OK);
     assert_int_equal(reproduction_judge(&w, false, judged), OK);
     assert_int_equal(scoreboard_add(&b, &w, judged), OK);
     assert_true(b.lines[0].there == 12 && b.lines[0].claims[CLAIM_PASS] == 3);
