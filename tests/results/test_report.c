@@ -350,10 +350,10 @@ static void claims_are_shown_with_band_and_observed_value(void **state)
     static const struct report_arm arms[] = {{.name = "sync", .label = "in step"},
                                              {"damped", "with damping", expected, 2}};
     static const struct report_map_cell cells[] = {
-        {"slow <1>", "free", "2", 0, 0, 2.04, 0.5, 3, "plain", "stale"},
-        {"slow <1>", "free", "4", -1, 1, 0.3, 1, 3, "stale", "plain"},
-        {"alike", "free", "2", 1, 1, 4, NAN, 1, "stale", "plain"},
-        {"alike", "free", "4", -1, -1, NAN, NAN, 0, NULL, NULL},
+        {"slow <1>", "free", "2", 0, 0, 2.04, 0.5, 3, 5, 2, "plain", "stale"},
+        {"slow <1>", "free", "4", -1, 1, 0.3, 1, 3, 5, 0, "stale", "plain"},
+        {"alike", "free", "2", 1, 1, 4, NAN, 1, 5, 0, "stale", "plain"},
+        {"alike", "free", "4", -1, -1, NAN, NAN, 0, 0, 0, NULL, NULL},
     };
     static const struct report_experiment known = {.name = "stale-gradients",
                                                    .question = "What is lost?",
@@ -377,11 +377,12 @@ static void claims_are_shown_with_band_and_observed_value(void **state)
         "class=\"badge fail\">1 FAIL</span> <span class=\"badge open\">1 open</span>"
         "</li>");
     assert_page_contains("It is 60 % &amp; more");
-    assert_page_contains(">S 2.0</text>");
+    assert_page_contains(">S 2.0*</text>");
     assert_page_contains(">(A 0.3)</text>");
     assert_page_contains(">A 4.0</text>");
     assert_page_contains(
-        "slow &lt;1&gt;, free, 2: sync by 2.04 ± 0.50 (3 seeds); plain, then stale");
+        "slow &lt;1&gt;, free, 2: sync by 2.04 ± 0.50 (3 seeds); plain, then stale; 2 of 5 arms "
+        "are not measured here");
     assert_page_contains("alike, free, 4: not measured");
     /* The largest margin has the strongest colour. */
     assert_page_contains("bar c1\" fill-opacity=\"0.50\"");
