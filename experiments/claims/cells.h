@@ -106,8 +106,8 @@ struct lead {
     const struct map_side *ahead;     /* of `best` */
     struct paired margin;             /* best − second in the metric's better direction */
     bool decided;                     /* the 95 % interval of the margin lies above 0 */
-    unsigned arms, missing; /* arms of all sides in this column; those whose tuning has not finished
-                               there: the margin does without them */
+    unsigned arms, missing; /* arms of all sides in this column; those that are not measured there:
+                               the margin does without them */
     double
         seeds; /* about so many would decide it if the figures stay; NaN: decided, or not known */
 };

@@ -20,7 +20,7 @@ static bool is_in_column(const struct cells *c, const char *name, int64_t column
     return experiment_arm_has(c->experiment, arm, column) && (!c->quick || arm->quick);
 }
 
-/* NULL: an arm of the side is not measured. */
+/* NULL: no arm of the side is measured. */
 static const struct cell *best_of(const struct cells *c, const struct map_side *side,
                                   int64_t column, struct lead *out)
 {
@@ -30,12 +30,10 @@ static const struct cell *best_of(const struct cells *c, const struct map_side *
             continue;
         const struct cell *cell = cells_find(c, side->arms[i], column);
         out->arms++;
-        if (cell == NULL) {
+        if (cell == NULL || cell->unmeasured > 0 || !isfinite(cell->choice)) {
             out->missing++;
             continue;
         }
-        if (cell->unmeasured > 0 || !isfinite(cell->choice))
-            return NULL;
         if (best == NULL || choice_value(c, cell) > choice_value(c, best))
             best = cell;
     }

@@ -277,8 +277,8 @@ static void put_leads(struct table t)
             ", each by its best arm on the validation split. Margin: mean difference ± half of "
             "its 95 %% interval (pairs). Undecided: 0 is in the interval; about so many seeds "
             "would decide%s",
-            lacks_arms(t.c) ? ". *: without arms whose tuning has not finished there; one of them "
-                              "may be better"
+            lacks_arms(t.c) ? ". *: without arms that are not measured there; one of them may be "
+                              "better"
                             : "");
     end_caption(&t);
     while (next_group(&t))

@@ -80,7 +80,7 @@ static void expect_shared_runs_in_each_panel(struct process_rig *r)
                                               "<p class=\"facts\">12 runs: 12 finished"));
 }
 
-/* The margins do without an arm whose tuning has not finished; a star says so. */
+/* The margins do without an arm that is not measured; a star says so. */
 static void expect_stars_of_a_missing_arm(struct process_rig *r)
 {
     static const char side[] = "asynchronous: [async", arms[] = "claims:\n";
