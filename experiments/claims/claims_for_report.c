@@ -53,7 +53,9 @@ static status lay_out(struct report_claim_set *j, const char *name, const char *
         part->plan.reads_only = part->tuning.trials.plan.reads_only = true;
         TRY(reproduction_look_up(part, quick, false, &more));
     }
-    j->quick = share_ended(&j->part[1]) > share_ended(&j->part[0]);
+    /* Runs of the quick part mostly belong to the whole, too. */
+    j->quick = share_ended(&j->part[1]) > share_ended(&j->part[0]) &&
+               ended(&j->part[1].plan) >= ended(&j->part[0].plan);
     const struct reproduction *r = &j->part[j->quick];
     text_add(&j->described, "%s: %zu of its %zu runs have ended",
              j->quick ? "the quick part" : "the whole experiment", ended(&r->plan),
