@@ -268,8 +268,12 @@ static void a_virtual_run_names_what_it_does_not_model(void **state)
     assert_non_null(strstr(names, " packet_loss "));
     for (size_t i = 0; i < COUNT_OF(optional); i++)
         assert_null(strstr(names, optional[i]));
+    assert_non_null(strstr(names, " server_tree "));
     assert_int_equal(RIG_RUN(r, "show", "last"), OK);
     assert_non_null(strstr(process_output(r), "not_modelled"));
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=6", RACK_SERVERS), OK);
+    snprintf(names, sizeof names, "%s", process_ask(r, NOT_MODELLED));
+    assert_null(strstr(names, " server_tree "));
 }
 
 static void racks_and_slow_downs_without_effect_are_a_usage_error(void **state)
