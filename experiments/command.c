@@ -122,7 +122,8 @@ static void print_help(FILE *to)
         fprintf(to, "  %2d  %s\n", exit_codes[i].code, exit_codes[i].meaning);
     fprintf(
         to,
-        "If the reader of stdout exits, query, show and list end by SIGPIPE; a run continues.\n");
+        "If the reader of stdout exits, query, show, list and report -o - end by SIGPIPE; a run\n"
+        "continues.\n");
 }
 
 /* Sets *out to NULL if the command does not exist; the result is then an error. */
@@ -347,7 +348,7 @@ status command_value(int *argc, char **argv, const char *flag, const char **valu
             continue;
         int parts = *after == '=' ? 1 : 2;
         if (parts == 2 && i + 1 == *argc)
-            FAIL(ERROR_USAGE, "%s needs a value, as in %s=VALUE", flag, flag);
+            FAIL(ERROR_USAGE, "%s needs a value, as in %s VALUE", flag, flag);
         *value = parts == 1 ? after + 1 : argv[i + 1];
         remove_arguments(argc, argv, i, parts);
         break;

@@ -95,7 +95,12 @@ static status write_table(struct csv_writer *w, const char *table, size_t *rows)
     TRY(database_prepare(w->db, &s, sql.at));
     sqlite3_bind_text(s, 1, w->ids.at, -1, SQLITE_STATIC);
     TRY(output_file_open(&file, path.at));
-    TRY(query_output_write(w->db, s, &(struct query_style){.format = QUERY_CSV}, file.to, rows));
+    result =
+        query_output_write(w->db, s, &(struct query_style){.format = QUERY_CSV}, file.to, rows);
+    if (result != OK) {
+        error_add_context(result, "%s", path.at);
+        goto done;
+    }
     TRY(output_file_close(&file, false));
 done:
     sqlite3_finalize(s);

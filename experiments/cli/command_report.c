@@ -10,6 +10,7 @@
 #include "results/report/report.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -215,6 +216,8 @@ status command_report(int argc, char **argv)
         FAIL(ERROR_USAGE, "report: --watch rewrites only the page; give --figures without --watch "
                           "after the last run");
     }
+    if (strcmp(r.out, "-") == 0)
+        signal(SIGPIPE, SIG_DFL); /* end if the reader of stdout exits, as `query` does */
     TRY(watching ? watch(&r) : write_report(&r, 0));
 done:
     return result;

@@ -298,15 +298,17 @@ static status invite_late_workers(const struct launch *l)
     const options *o = l->o->settings;
     const unsigned most = workers_max_of(o);
     const char *token = options_text(o, "run_token");
+    char numbers[32] = "";
     struct text endpoint = {0};
     if (most == l->workers)
         return OK;
+    if (most > l->workers + 1)
+        snprintf(numbers, sizeof numbers, " (worker=%u to %u)", l->workers, most - 1);
     TRY(list_endpoints(l, "HOST", &endpoint));
     log_info("%u more worker%s may join: gradlag worker endpoint=%s run_token=%s worker=%u … with "
-             "the same settings (worker=%u to %u)",
+             "the same settings%s",
              most - l->workers, plural(most - l->workers), endpoint.at,
-             token[0] != '\0' ? token : strchr(l->token_variable, '=') + 1, l->workers, l->workers,
-             most - 1);
+             token[0] != '\0' ? token : strchr(l->token_variable, '=') + 1, l->workers, numbers);
 done:
     text_free(&endpoint);
     return result;

@@ -472,11 +472,14 @@ static void check_start(struct launch *l)
 {
     const bool starting = !l->async && !l->ranks_met;
     const unsigned limit_s = starting ? starting_limit_s(l) : LOADING_LIMIT_S;
+    const bool external = strcmp(options_text(l->o->settings, "model"), "external") == 0;
     if (!l->wait_logged && has_passed(l->begun_ns, NOTICE_AFTER_S)) {
         progress_clear(&l->progress);
         log_info("the %s not ready yet: %s (at most %d s more)",
                  l->async ? "server is" : "ranks are",
-                 starting ? "mpirun is starting them" : "loading or generating the dataset",
+                 starting   ? "mpirun is starting them"
+                 : external ? "model.command has not described its model yet"
+                            : "loading or generating the dataset",
                  limit_s - NOTICE_AFTER_S);
         l->wait_logged = true;
     }

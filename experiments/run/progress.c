@@ -85,11 +85,23 @@ static size_t fitting(const char *line, unsigned columns)
     return (size_t)(c - line);
 }
 
+/* Cuts the line to `columns` columns, at the end of a field: part of a number reads like another
+ * number. */
+static void cut(struct text *line, unsigned columns)
+{
+    const size_t fits = fitting(line->at, columns);
+    size_t end = fits;
+    if (fits < line->length)
+        while (end > 0 && strncmp(line->at + end, "  ", 2) != 0)
+            end--;
+    line->length = end > 0 ? end : fits; /* one field that does not fit is cut anywhere */
+}
+
 static void show(struct progress *p, struct text *line)
 {
     struct text out = {0};
     if (p->live)
-        line->length = fitting(line->at, terminal_columns(STDERR_FILENO) - 1);
+        cut(line, terminal_columns(STDERR_FILENO) - 1);
     text_add(&out, "%s%.*s%s", p->live ? "\r\033[K" : "", (int)line->length, line->at,
              !p->live    ? "\n"
              : p->colour ? "\033[0m" /* resets bold if the title was cut */

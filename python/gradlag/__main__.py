@@ -9,10 +9,10 @@ from .results import Error
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python3 -m gradlag", description="Exports runs of a results file to another tool.")
-    parser.add_argument("what", choices=("export", "follow"), help="once, or while the runs run, until none is running")
-    parser.add_argument("tool", choices=list(exports.TOOLS))
-    parser.add_argument("results", nargs="?", default="results.db", help="the results file (results.db)")
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="an id, the start of a uuid, or 'last'; default: all runs")
+    parser.add_argument("what", metavar="export|follow", choices=("export", "follow"), help="once, or while the runs run, until none is running")
+    parser.add_argument("tool", metavar="TOOL", choices=list(exports.TOOLS), help=", ".join(exports.TOOLS))
+    parser.add_argument("results", metavar="FILE", nargs="?", default="results.db", help="the results file (results.db)")
+    parser.add_argument("runs", nargs="*", default=[], metavar="RUN", help="an id, the start of a uuid, or 'last'; default: all runs")
     parser.add_argument("-o", dest="path", metavar="PATH", help="folder, file or URI; default: results-TOOL, or where MLflow writes by default")
     asked = parser.parse_intermixed_args(arguments)
     try:

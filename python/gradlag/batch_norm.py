@@ -1,6 +1,9 @@
 """Batch norm's statistics, estimated as gradlag's own models do it: at fixed parameters, over fixed training batches."""
 import numpy
-import torch
+try:
+    import torch
+except ModuleNotFoundError:
+    raise ImportError("gradlag.load and gradlag.model need PyTorch: python3 -m pip install torch") from None
 
 BATCHES = 8
 BATCH_SAMPLES = 250

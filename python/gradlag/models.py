@@ -1,7 +1,10 @@
 """The built-in models in PyTorch, with the tensors' names of a checkpoint. Their source is worker/model/model_NAME.c."""
 from collections import OrderedDict
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError:
+    raise ImportError("gradlag.load and gradlag.model need PyTorch: python3 -m pip install torch") from None
 from torch import nn
 
 from . import datasets

@@ -244,7 +244,8 @@ class Exports(InFolder):
 
     def test_a_missing_package_is_named(self):
         train()
-        for package, use in (("optuna", "gradlag.export(to='optuna')"), ("matplotlib", "import gradlag.plots"), ("torch", "import gradlag.torch")):
+        for package, use in (("optuna", "gradlag.export(to='optuna')"), ("matplotlib", "import gradlag.plots"), ("torch", "import gradlag.torch"),
+                             ("torch", "gradlag.load('at.safetensors')"), ("torch", "gradlag.model('wide')")):
             script = f"import sys, gradlag; sys.modules['{package}'] = None; {use}"
             done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
             self.assertIn(f"-m pip install {package}", done.stderr.splitlines()[-1])

@@ -167,7 +167,7 @@ status query_output_write(sqlite3 *db, sqlite3_stmt *s, const struct query_style
         break;
     }
     if (fflush(out) != 0 || ferror(out)) {
-        FAIL(ERROR_OTHER, "the result could not be written: %s; check the space on the disk",
+        FAIL(ERROR_OTHER, "the rows cannot be written: %s; check the space on the disk",
              strerror(errno));
     }
     if (rows != NULL)

@@ -74,6 +74,18 @@ static void the_line_fits_the_terminal_and_resets_the_style(void **state UNUSED)
     }
 }
 
+static void a_narrow_terminal_gets_whole_fields(void **state UNUSED)
+{
+    for (unsigned columns = 25; columns <= 80; columns++) {
+        char out[512];
+        show_on(columns, "async ×4 mlp seed 1", out);
+        if ((strstr(out, "acc") != NULL && strstr(out, "acc 75.0%") == NULL) ||
+            (strstr(out, "loss") != NULL && strstr(out, "loss 0.500") == NULL) ||
+            (strstr(out, "lag") != NULL && strstr(out, "lag 3.0") == NULL))
+            fail_msg("%u columns: '%s'", columns, out);
+    }
+}
+
 static void an_unknown_width_counts_as_80_columns(void **state UNUSED)
 {
     char out[512];
@@ -100,6 +112,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_line_fits_the_terminal_and_resets_the_style),
+        cmocka_unit_test(a_narrow_terminal_gets_whole_fields),
         cmocka_unit_test(an_unknown_width_counts_as_80_columns),
         cmocka_unit_test(durations_below_ten_seconds_have_fractions),
     };

@@ -105,6 +105,31 @@ static void every_page_fits_its_terminal(void **state)
     }
 }
 
+static bool has_number(const char *line, const char *name, const char *number)
+{
+    const char *at = strstr(line, name);
+    if (at == NULL || strcspn(line, "\n") <= (size_t)(at - line) + strlen(name))
+        return true;
+    at += strlen(name);
+    return *at == '\n' || strncmp(at, number, strlen(number)) == 0;
+}
+
+static void a_narrow_page_has_no_part_of_a_number(void **state)
+{
+    (void)state;
+    struct live_run running[1] = {example(14, "running")};
+    struct live_runs l = {.there = true, .running = running, .running_count = 1};
+    for (unsigned width = 20; width <= 100; width++) {
+        struct watch_page page = {"results.db", width, 24, false};
+        struct text out = {0};
+        watch_page_add(&page, &l, &out);
+        for (const char *line = out.at; *line != '\0'; line += strcspn(line, "\n") + 1)
+            if (!has_number(line, "  loss 0", ".412") || !has_number(line, "staleness ", "15.0"))
+                fail_msg("%u columns: '%.*s'", width, (int)strcspn(line, "\n"), line);
+        text_free(&out);
+    }
+}
+
 static void a_page_of_80_columns_shows_every_figure(void **state)
 {
     (void)state;
@@ -426,6 +451,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_page_fits_its_terminal),
+        cmocka_unit_test(a_narrow_page_has_no_part_of_a_number),
         cmocka_unit_test(a_page_of_80_columns_shows_every_figure),
         cmocka_unit_test(a_sparkline_spans_minimum_to_maximum),
         TEST(watch_shows_a_run_on_a_terminal_and_restores_the_terminal),

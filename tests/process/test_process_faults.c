@@ -428,6 +428,9 @@ static void a_query_with_a_closed_stdout_ends_by_sigpipe(void **state)
     const char *const look[] = {"sweep", "--status", NULL};
     assert_int_equal(run_unread(r, look), 128 + SIGPIPE);
     assert_string_equal(process_errors(r), "");
+    const char *const page[] = {"report", "-o", "-", NULL};
+    assert_int_equal(run_unread(r, page), 128 + SIGPIPE);
+    assert_string_equal(process_errors(r), "");
 }
 
 static void a_full_disk_for_stdout_is_an_error(void **state)

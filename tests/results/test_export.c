@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static char folder[128];
 
@@ -108,6 +109,20 @@ static void an_error_names_a_target_that_cannot_be_written(void **state)
     rig_assert_error_names(rig_path);
 }
 
+static void an_error_names_the_table_that_cannot_be_written(void **state)
+{
+    (void)state;
+    char path[512];
+    export_runs(NULL, 0);
+    struct csv_export request = request_for(NULL, 0);
+    size_t exported;
+    snprintf(path, sizeof path, "%s/run.csv", folder);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("/dev/full", path), 0);
+    assert_int_equal(export_csv(&request, &exported), ERROR_OTHER);
+    rig_assert_error_names("run.csv");
+}
+
 static void a_second_export_replaces_the_first(void **state)
 {
     (void)state;
@@ -139,6 +154,7 @@ int main(void)
         SAMPLE_TEST(csv_of_selected_runs_has_only_their_rows),
         SAMPLE_TEST(an_unknown_run_is_a_usage_error),
         SAMPLE_TEST(an_error_names_a_target_that_cannot_be_written),
+        SAMPLE_TEST(an_error_names_the_table_that_cannot_be_written),
         SAMPLE_TEST(a_second_export_replaces_the_first),
         cmocka_unit_test_setup_teardown(parquet_needs_python, process_set_up, process_tear_down),
     };

@@ -83,6 +83,31 @@ static void mpirun_async_starts_a_server_here_and_workers_by_mpirun(void **state
     process_expect_errors_contain(r, "mpirun-async");
 }
 
+static void mpirun_async_ends_if_mpirun_starts_no_worker(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "mpirun", "#!/bin/sh\nexit 1\n");
+    expect_shell(r, "chmod +x mpirun");
+    assert_int_equal(try_shell(r, "PATH=$PWD:$PATH; GRADLAG_HOST=127.0.0.1 GRADLAG_PORT=$port "
+                                  "timeout 60 $launch/mpirun-async 2 -- " SMALL),
+                     ERROR_PEER);
+    process_expect_errors_contain(r, "mpirun-async");
+    expect_shell(r, "! ls -d gradlag-keys-*");
+}
+
+static void the_slurm_recipes_refuse_to_run_outside_a_job(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const recipes[] = {"slurm-async", "slurm-sync"};
+    for (size_t i = 0; i < COUNT_OF(recipes); i++) {
+        char script[128];
+        snprintf(script, sizeof script, "unset SLURM_JOB_ID SLURM_NTASKS; $launch/%s model=softmax",
+                 recipes[i]);
+        assert_int_equal(try_shell(r, script), ERROR_USAGE);
+        process_expect_errors_contain(r, "sbatch");
+    }
+}
+
 /* Scripts that act as Slurm on one host. */
 static void write_slurm(struct process_rig *r)
 {
@@ -263,6 +288,8 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(mpirun_async_starts_a_server_here_and_workers_by_mpirun),
+        TEST(mpirun_async_ends_if_mpirun_starts_no_worker),
+        TEST(the_slurm_recipes_refuse_to_run_outside_a_job),
         TEST(slurm_async_has_a_worker_for_each_task_but_one),
         TEST(slurm_async_is_one_step_and_a_failed_worker_does_not_fail_it),
         TEST(slurm_async_has_the_exit_code_of_its_server),
