@@ -9,12 +9,14 @@ Each function draws into `axes` (None: a new figure) and returns the axes. Axes,
 """
 import functools
 import re
+import textwrap
 from contextlib import closing
 from itertools import groupby
 
 try:
     from matplotlib import pyplot
     from matplotlib.ticker import NullLocator
+    from matplotlib.transforms import ScaledTranslation
 except ModuleNotFoundError:
     raise ImportError("gradlag.plots needs matplotlib: python3 -m pip install matplotlib") from None
 
@@ -22,6 +24,9 @@ from .exports import Source
 from .results import rows
 
 WIDTH, HEIGHT = 3.4, 2.5  # inches
+LABEL = 32  # characters of the longest label that a legend inside the plot may have
+LINE_HEIGHT = 0.13  # inches, of a legend
+BELOW = 0.35  # inches from the plot to a legend below it: numbers and the axis label are between
 COLOURS = ("#16191d", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#c98700", "#2f98d8", "#857a00")
 MARKERS = "osD^vP*X"
 WORDED = {"lr": "rate {}", "batch": "batch {}", "damping": "damping {}", "workers": "×{}"}  # in a label; others: the value alone
@@ -30,6 +35,20 @@ STYLE = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "
 VALUES = {"test_accuracy": "test accuracy", "validation_accuracy": "validation accuracy", "test_loss": "test loss (nats)",
           "validation_loss": "validation loss (nats)", "train_loss": "training loss (nats)"}
 AGAINST = {"samples": "samples", "updates": "updates", "seconds": "training time (s)"}
+
+
+def _legend(axes, own):
+    """Long labels are wrapped and stand below the plot; a figure of our own becomes as much higher."""
+    handles, labels = axes.get_legend_handles_labels()
+    if max(len(label) for label in labels) <= LABEL:
+        axes.legend()
+        return
+    labels = [textwrap.fill(label, 2 * LABEL, break_on_hyphens=False) for label in labels]
+    if own:
+        lines = sum(label.count("\n") + 1 for label in labels)
+        axes.figure.set_figheight(HEIGHT + lines * LINE_HEIGHT)
+    below = axes.transAxes + ScaledTranslation(0, -BELOW, axes.figure.dpi_scale_trans)
+    axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below)
 
 
 def _figure(draw):
@@ -45,7 +64,7 @@ def _figure(draw):
                     pyplot.close(drawn.figure)
                 raise
             if drawn.get_legend_handles_labels()[0]:
-                drawn.legend()
+                _legend(drawn, own=axes is None)
         return drawn
     return styled
 

@@ -283,9 +283,16 @@ class Plots(InFolder):
         train(workers=2)
         train(workers=2, **{"dataset.seed": 2})
         gradlag.run(**{**SMALL, "engine": "real", "pace": "none", "dataset.samples": 1000, "samples": 600, "batch": 10, "evaluate_every": 0.2})
-        labels = [text.get_text() for text in plots.headline().get_legend().get_texts()]
+        axes = plots.headline()
+        legend = axes.get_legend()
+        labels = [text.get_text() for text in legend.get_texts()]
         self.assertEqual(len(set(labels)), 3)
         self.assertLess(max(map(len, labels)), 80)
+        axes.figure.canvas.draw()
+        plot, below, page = (part.get_window_extent() for part in (axes, legend, axes.figure))
+        self.assertLess(below.y1, plot.y0)  # long labels do not cover the plot
+        self.assertTrue(page.x0 <= below.x0 and below.x1 <= page.x1 and page.y0 <= below.y0)
+        self.assertGreater(plot.height, page.height / 3)
 
     @needs("matplotlib")
     def test_a_histogram_and_learning_curves(self):
