@@ -32,6 +32,7 @@ struct episode {
     /* Constant until the worker is released. */
     float gradient[MODEL_WORKERS][MODEL_COUNT];
     uint64_t applied, accepted, records;
+    uint64_t accepted_late; /* gradients of late workers */
     bool over; /* the servers differ; the episode ends */
 };
 

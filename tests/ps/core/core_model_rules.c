@@ -17,7 +17,7 @@ static bool is(const struct about *about, const char *name)
 unsigned model_held(const struct core_model *m)
 {
     unsigned held = 0;
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         held += m->worker[i].held;
     return held;
 }
@@ -25,7 +25,7 @@ unsigned model_held(const struct core_model *m)
 static unsigned not_lost(const struct core_model *m)
 {
     unsigned n = 0;
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         n += !m->worker[i].lost;
     return n;
 }
@@ -82,7 +82,7 @@ bool model_is_due(const struct core_model *m, unsigned held, unsigned taken)
 bool model_may_go(const struct core_model *m, unsigned worker)
 {
     uint64_t slowest = UINT64_MAX;
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         if (!m->worker[i].lost && m->worker[i].clock < slowest)
             slowest = m->worker[i].clock;
     if (m->calls_rules && m->policy->may_go != NULL) {
@@ -114,14 +114,14 @@ static double norm_of(const struct core_model *m, unsigned worker)
 static unsigned joined_workers(const struct core_model *m)
 {
     unsigned here = 0;
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         here += m->worker[i].here;
     return here;
 }
 
 static double rule_scale(const struct core_model *m, unsigned worker)
 {
-    struct damping_history history = {.workers = m->workers,
+    struct damping_history history = {.workers = m->workers_max,
                                       .count = m->seen.count,
                                       .ages = (uint64_t *)m->seen.ages,
                                       .computed = (uint64_t *)m->seen.computed,
@@ -149,7 +149,7 @@ static double share_of_staleness(const struct core_model *m, uint64_t staleness)
 static double relative_compute_time(const struct core_model *m, unsigned worker)
 {
     double sum = 0, senders = 0, mean[MODEL_WORKERS] = {0};
-    for (unsigned i = 0; i < m->workers; i++) {
+    for (unsigned i = 0; i < m->workers_max; i++) {
         if (m->seen.computed[i] > 0) {
             mean[i] = (double)m->seen.us[i] / (double)m->seen.computed[i];
             sum += mean[i];
@@ -240,7 +240,7 @@ static double total_momentum_of(const struct core_model *m, unsigned worker, dou
     uint64_t r = w->push.read_version;
     double ratio[MODEL_COUNT];
     size_t n = 0;
-    if (r == 0 || r == m->version || m->version - r + 1 >= 4 * m->workers + 8)
+    if (r == 0 || r == m->version || m->version - r + 1 >= 4 * m->workers_max + 8)
         return NAN;
     for (size_t k = 0; k < m->count; k++) {
         double before = (double)m->past[r][k] - (double)m->past[r - 1][k];
