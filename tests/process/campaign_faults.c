@@ -55,11 +55,12 @@ static pid_t starter(const struct campaign_episode *e)
     return e->rig->pid;
 }
 
-/* A random process of that role; 0: none is left. */
+/* A random process of that role, late workers included; 0: none is left. */
 static pid_t one_of(struct campaign_episode *e, const char *role)
 {
     pid_t all[32];
-    unsigned count = process_find(e->rig, role, all, COUNT_OF(all));
+    const struct process_rig here = {.pid = getpid()};
+    unsigned count = process_find(&here, role, all, COUNT_OF(all));
     return count > 0 ? all[random_below(&e->random, count)] : 0;
 }
 
