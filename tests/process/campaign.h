@@ -19,12 +19,13 @@ struct campaign_episode {
     bool async, processes; /* mode=async; engine=real */
     unsigned servers, workers;
     unsigned late; /* late workers that this test starts; numbers from `workers` on */
-    pid_t attending[CAMPAIGN_LATE]; /* processes of this test, one for each of them */
-    bool tcp;        /* async: sockets instead of ipc */
-    bool checkpoint; /* the run writes at.safetensors */
-    bool repeats;    /* the settings determine the bits */
-    double seconds;  /* approximate training time */
-    bool faulty;     /* a fault will be injected */
+    pid_t attending[CAMPAIGN_LATE];     /* processes of this test, one for each of them */
+    const struct campaign_fault *fault; /* of the current run; NULL: none */
+    bool tcp;                           /* async: sockets instead of ipc */
+    bool checkpoint;                    /* the run writes at.safetensors */
+    bool repeats;                       /* the settings determine the bits */
+    double seconds;                     /* approximate training time */
+    bool faulty;                        /* a fault will be injected */
 };
 
 /* Draws settings that the program accepts; --dry-run checks them. */
@@ -38,7 +39,8 @@ bool campaign_has(const struct campaign_episode *e, const char *setting);
  * on_lost=continue they also leave and come back. */
 void campaign_start(struct campaign_episode *e, const char *last);
 /* Waits for the run and its late workers, and returns the exit code of the run. Fails the test
- * unless the late workers end, with exit codes that are explained. */
+ * unless the late workers end, with exit codes that are explained: those that take part at the
+ * end of a run that finishes end with 0, if the fault leaves messages alone. */
 int campaign_wait(struct campaign_episode *e);
 /* Adds one setting, or replaces the setting of the same key. */
 void campaign_set(struct campaign_episode *e, const char *format, ...) PRINTF_LIKE(2, 3);
@@ -57,6 +59,8 @@ struct campaign_fault {
 };
 /* Draws a fault whose precondition holds. */
 const struct campaign_fault *campaign_draw_fault(struct campaign_episode *e);
+/* Whether the fault of the current run explains this exit code. */
+bool campaign_explains(const struct campaign_episode *e, int code);
 
 /* If the process may create them: a network namespace with loopback, and a small file system
  * over the rig's folder. Links then go down and disks fill only there. */

@@ -223,6 +223,14 @@ static const struct campaign_fault faults[] = {
     {"results-locked", always, lock_results, {ERROR_RESULTS, -1}},
 };
 
+bool campaign_explains(const struct campaign_episode *e, int code)
+{
+    bool explained = code == OK || code == ERROR_DIVERGED;
+    for (size_t i = 0; e->fault != NULL && e->fault->codes[i] >= 0; i++)
+        explained = explained || e->fault->codes[i] == code;
+    return explained;
+}
+
 const struct campaign_fault *campaign_draw_fault(struct campaign_episode *e)
 {
     const struct campaign_fault *fault;

@@ -140,19 +140,19 @@ static void open_host(struct episode *e, unsigned server, const struct core_epis
     struct optimizer_layers layers = {m->optimizer.layer, m->optimizer.layers};
     h->begin = e->slices.begin[server];
     h->count = slice_count(&e->slices, server);
-    core_rig_open(&h->rig,
-                  (struct server_core_options){.workers = m->workers,
-                                               .workers_max = m->workers_max,
-                                               .slot_count =
-                                                   m->workers_max + 2 + (unsigned)below(e, 3),
-                                               .count = h->count,
-                                               .layers = slice_layers(&e->slices, &layers, server),
-                                               .initial = e->initial + h->begin,
-                                               .total_samples = m->total,
-                                               .total_seconds = m->seconds,
-                                               .evaluate_every = m->every,
-                                               .follows = server > 0},
-                  s->list);
+    core_rig_open(
+        &h->rig,
+        (struct server_core_options){.workers = m->workers,
+                                     .workers_max = m->workers_max,
+                                     .slot_count = m->workers_max + 2 + (unsigned)below(e, 3),
+                                     .count = h->count,
+                                     .layers = slice_layers(&e->slices, &layers, server),
+                                     .initial = e->initial + h->begin,
+                                     .total_samples = m->total,
+                                     .total_seconds = m->seconds,
+                                     .evaluate_every = m->every,
+                                     .follows = server > 0},
+        s->list);
 }
 
 /* The time of a push is the number of events before it. */

@@ -33,7 +33,7 @@ struct episode {
     float gradient[MODEL_WORKERS][MODEL_COUNT];
     uint64_t applied, accepted, records;
     uint64_t accepted_late; /* gradients of late workers */
-    bool over; /* the servers differ; the episode ends */
+    bool over;              /* the servers differ; the episode ends */
 };
 
 /* The next random number of the episode, below `bound`. */

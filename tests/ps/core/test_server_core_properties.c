@@ -458,13 +458,12 @@ static void the_core_equals_the_naive_model_under_random_events(void **state)
         if (combination_is_valid(&c))
             run_episode(&t, seed, &c);
     }
-    print_message("%" PRIu64 " events in %" PRIu64 " episodes, every one of %" PRIu64
-                  " combinations %.1f times: %" PRIu64 " on several servers, %" PRIu64
-                  " finished, %" PRIu64 " diverged or stopped, %" PRIu64
-                  " gradients of late workers\n",
-                  t.events, t.episodes, combinations(),
-                  (double)(seed - first) / (double)combinations(), t.cut, t.finished, t.ended,
-                  t.late);
+    print_message(
+        "%" PRIu64 " events in %" PRIu64 " episodes, every one of %" PRIu64
+        " combinations %.1f times: %" PRIu64 " on several servers, %" PRIu64 " finished, %" PRIu64
+        " diverged or stopped, %" PRIu64 " gradients of late workers\n",
+        t.events, t.episodes, combinations(), (double)(seed - first) / (double)combinations(),
+        t.cut, t.finished, t.ended, t.late);
     /* Every rule must have had enough updates. */
     uint64_t least = wanted >= 1000000 ? 3000 : 0;
     expect_coverage(&consistency_registry, t.policy, least);
