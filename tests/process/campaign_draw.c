@@ -111,15 +111,26 @@ static void draw_model(struct campaign_episode *e)
         campaign_set(e, "precision=bf16");
 }
 
-/* `samples` counts all workers' batches. */
-static void set_workers(struct campaign_episode *e, unsigned workers)
+static void multiply_samples(struct campaign_episode *e, unsigned by)
 {
     unsigned samples = 0;
     for (size_t i = 0; i < e->count; i++)
         (void)sscanf(e->text[i], "samples=%u", &samples);
+    campaign_set(e, "samples=%u", samples * by);
+}
+
+/* `samples` counts all workers' batches. */
+static void set_workers(struct campaign_episode *e, unsigned workers)
+{
     campaign_set(e, "workers=%u", workers);
     e->workers = workers;
-    campaign_set(e, "samples=%u", samples * workers);
+    multiply_samples(e, workers);
+}
+
+static bool is_large(const struct campaign_episode *e)
+{
+    return campaign_has(e, "model=wide") || campaign_has(e, "model=cnn") ||
+           campaign_has(e, "model=resnet8");
 }
 
 /* ---- modes ---- */
@@ -178,6 +189,10 @@ static void draw_real_async(struct campaign_episode *e)
     draw_async(e);
     draw_sockets(e);
     e->processes = true;
+    if (e->late > 0 && !is_large(e)) { /* time to leave and come back */
+        multiply_samples(e, 3);
+        e->seconds *= 3;
+    }
 }
 
 static void draw_virtual(struct campaign_episode *e)
@@ -262,11 +277,9 @@ static void draw_settings(struct campaign_episode *e)
         e->checkpoint = true;
     }
     /* Large models need a longer timeout, so that a busy machine is not judged a lost peer. */
-    bool large = campaign_has(e, "model=wide") || campaign_has(e, "model=cnn") ||
-                 campaign_has(e, "model=resnet8");
     campaign_set(e, "timeout_s=%s",
                  !e->faulty                 ? "30"
-                 : large                    ? "10"
+                 : is_large(e)              ? "10"
                  : campaign_chance(e, 0.85) ? "2"
                                             : "6");
 }

@@ -28,6 +28,7 @@ enum { LIVES = 3, LAST_S = 60 * PATIENCE, UNEXPLAINED = 255 };
 /* A worker is away, then it stays for a while, or until the run ends. */
 struct life {
     double away_s, stay_s;
+    bool joins;  /* stay_s counts from the event that it has joined */
     int ends_by; /* the signal that ends it; 0: none */
 };
 
@@ -44,10 +45,11 @@ static void draw(struct late *l)
 {
     static const int signals[] = {SIGKILL, SIGKILL, SIGTERM, SIGINT};
     const bool may_leave = campaign_has(l->e, "on_lost=continue");
-    l->lives = may_leave && campaign_chance(l->e, 0.6) ? 2 + campaign_chance(l->e, 0.5) : 1;
+    l->lives = may_leave && campaign_chance(l->e, 0.8) ? 2 + campaign_chance(l->e, 0.5) : 1;
     for (unsigned i = 0; i < l->lives; i++) {
-        l->life[i].away_s = campaign_between(l->e, 0, i == 0 ? l->e->seconds : 0.4);
-        l->life[i].stay_s = campaign_between(l->e, 0.05, 0.2 + l->e->seconds);
+        l->life[i].away_s = campaign_between(l->e, 0, i == 0 ? l->e->seconds / 2 : 0.4);
+        l->life[i].joins = campaign_chance(l->e, 0.7);
+        l->life[i].stay_s = campaign_between(l->e, 0, l->life[i].joins ? 0.5 : 1.5);
         if (i + 1 < l->lives)
             l->life[i].ends_by = signals[random_below(&l->e->random, COUNT_OF(signals))];
     }
@@ -109,16 +111,32 @@ static int code_of(int how)
     return WIFSIGNALED(how) ? 128 + WTERMSIG(how) : WEXITSTATUS(how);
 }
 
+/* How often the worker has joined. */
+static int joined(const struct late *l)
+{
+    char sql[128];
+    snprintf(
+        sql, sizeof sql,
+        "SELECT count(*) FROM event WHERE code = 'worker_joined' AND server = 0 AND worker = %u",
+        l->worker);
+    return atoi(process_ask(l->e->rig, sql));
+}
+
 /* −1: the worker still runs long after the run. */
 static int await_end(const struct late *l, const struct life *life, pid_t pid)
 {
-    const double begin = clock_seconds();
-    double ended = 0;
+    double begin = clock_seconds(), ended = 0;
+    const int before = joined(l);
+    bool waits = life->joins;
     bool sent = life->ends_by == 0;
     int how = 0;
     while (waitpid(pid, &how, WNOHANG) == 0) {
         const double now = clock_seconds();
-        if (!sent && now - begin > life->stay_s)
+        if (!sent && waits) {
+            waits = joined(l) == before;
+            begin = now;
+            usleep(20000);
+        } else if (!sent && now - begin > life->stay_s)
             sent = kill(pid, life->ends_by) == 0;
         if (ended == 0 && has_ended(l))
             ended = now;
@@ -166,6 +184,8 @@ static int attend(struct late *l)
         if (i > 0)
             campaign_sleep(life->away_s);
         pid_t pid = fork();
+        if (pid < 0)
+            return UNEXPLAINED;
         if (pid == 0)
             become_worker(l);
         code = await_end(l, life, pid);
