@@ -24,6 +24,7 @@ static status allocate(server_core *c)
     TRY(memory_new(&c->actions, c->action_capacity, sizeof *c->actions, "server actions"));
     TRY(memory_new(&c->taken, c->taken_capacity + 1, sizeof *c->taken, "taken pushes"));
     TRY(memory_new(&c->members, c->workers_max, sizeof *c->members, "workers"));
+    TRY(memory_new(&c->groups, c->group_count, sizeof *c->groups, "groups of workers"));
     TRY(memory_new(&c->ready, words_of(c), sizeof *c->ready, "ready workers"));
     TRY(memory_new(&c->slot_version, c->slot_count, sizeof *c->slot_version, "slot versions"));
     TRY(memory_new(&c->slot_readers, c->slot_count, sizeof *c->slot_readers, "slot readers"));
@@ -31,12 +32,25 @@ done:
     return result;
 }
 
+/* The sizes of groups differ by at most one. Late workers exist only with one group. */
+static void divide_into_groups(server_core *c)
+{
+    REQUIRE(c->group_count == 1 || c->workers_max == c->workers);
+    for (unsigned w = 0; w < c->workers_max; w++) {
+        c->members[w].group = (unsigned)((uint64_t)w * c->group_count / c->workers_max);
+        c->groups[c->members[w].group].members++;
+    }
+}
+
 static status open_momentum(server_core *c, const struct server_core_options *o)
 {
     status result = OK;
     const struct correction *correction = &c->aggregate.correction;
     c->momentum_set = options_real(o->settings, "momentum");
-    c->momentum = correction_momentum(correction, o->workers, o->settings);
+    /* The workers of a group act as one worker. */
+    c->momentum = correction_momentum(
+        correction, c->consistency.policy->groups != NULL ? c->group_count : o->workers,
+        o->settings);
     optimizer_set_momentum(c->optimizer, c->momentum);
     if (correction->rule->adjust != NULL) {
         REQUIRE(correction->rule->single_gradient);
@@ -88,6 +102,7 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     TRY(consistency_open(&c->consistency, o->settings));
     TRY(consistency_per_update(&c->consistency, o->workers, &per_update));
     c->taken_capacity = c->consistency.policy->takes ? per_update : 0;
+    c->group_count = consistency_groups_of(&c->consistency, o->workers);
     TRY(damping_open(&c->damping, o->settings));
     TRY(damping_allocate(&c->damping, workers_max));
     TRY(aggregate_open(&c->aggregate, o->settings, workers_max, o->count,
@@ -97,6 +112,7 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     c->helpers = o->helpers;
     optimizer_share(c->optimizer, c->helpers);
     TRY(allocate(c));
+    divide_into_groups(c);
     TRY(core_allocate_checkpoint(c));
     memcpy(c->slots[0], o->initial, o->count * sizeof *o->initial);
     if (o->start != NULL)
@@ -123,6 +139,7 @@ void server_core_close(server_core **pointer)
     memory_free(c->slot_readers);
     memory_free(c->slot_version);
     memory_free(c->ready);
+    memory_free(c->groups);
     memory_free(c->members);
     memory_free(c->taken);
     memory_free(c->actions);
@@ -217,10 +234,10 @@ struct server_actions server_core_hello(server_core *c, unsigned worker)
     } else if (member->state == MEMBER_EMPTY || member->state == MEMBER_LOST) {
         bool returns = member->state == MEMBER_LOST;
         uint64_t others = returns ? slowest_clock(c) : UINT64_MAX;
-        c->lost -= returns;
         c->joined++;
         c->at_slowest += returns && c->at_slowest > 0; /* its clock becomes the slowest */
         *member = (struct member){.state = member->state,
+                                  .group = member->group,
                                   .next_batch = member->next_batch,
                                   .clock = others != UINT64_MAX ? others : member->clock};
         core_move(c, member, MEMBER_READY);
@@ -336,7 +353,6 @@ struct server_actions server_core_lost(server_core *c, unsigned worker)
     else if (member->state == MEMBER_READING)
         core_stop_reading(c, member, MEMBER_LOST);
     core_move(c, member, MEMBER_LOST);
-    c->lost++;
     if (!c->ended) {
         core_apply_if_due(c);
         release_ready(c);

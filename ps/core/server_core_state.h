@@ -30,6 +30,7 @@ enum member_state { MEMBER_EMPTY, MEMBER_LOST, MEMBER_READY, MEMBER_READING, MEM
 
 struct member {
     enum member_state state;
+    unsigned group; /* of the consistency policy */
     uint64_t next_sequence;
     uint64_t next_batch; /* the batch after that of the last push, over all incarnations */
     uint64_t clock;      /* pushes over all incarnations; see server_core_lost() */
@@ -45,6 +46,11 @@ struct member {
     bool drop;                       /* by damping */
 };
 
+/* A group of the consistency policy: numbers of its members. */
+struct group {
+    unsigned held, lost, members;
+};
+
 struct server_core {
     unsigned workers, workers_max, slot_count;
     size_t count;           /* parameters */
@@ -53,13 +59,14 @@ struct server_core {
     unsigned *slot_readers; /* [slot_count] members that are READING or HELD */
     unsigned latest;        /* the slot of `version` */
     uint64_t version, arrivals, samples_used, samples_computed, total_samples, evaluate_every;
-    struct member *members;      /* [workers_max] */
-    unsigned held, lost, joined; /* numbers of members; joined: neither EMPTY nor LOST */
-    uint64_t *ready;             /* one bit per member: it is READY */
-    uint64_t slowest;            /* the lowest clock of members not LOST; UINT64_MAX: none */
-    unsigned at_slowest;         /* members with that clock; 0: `slowest` is out of date */
-    unsigned cause;              /* the worker of the current event */
-    double rate;                 /* learning rate of the last update, without scales */
+    struct member *members;       /* [workers_max] */
+    struct group *groups;         /* [group_count] */
+    unsigned group_count, joined; /* joined: number of members neither EMPTY nor LOST */
+    uint64_t *ready;              /* one bit per member: it is READY */
+    uint64_t slowest;             /* the lowest clock of members not LOST; UINT64_MAX: none */
+    unsigned at_slowest;          /* members with that clock; 0: `slowest` is out of date */
+    unsigned cause;               /* the worker of the current event */
+    double rate;                  /* learning rate of the last update, without scales */
     double total_seconds;
     uint64_t evaluated; /* version of the last evaluation, plus 1; 0: none */
 
@@ -98,9 +105,11 @@ status core_resume(server_core *c, const struct server_core_options *o) MUST_CHE
 
 struct server_action *core_emit(server_core *c, enum server_action_kind kind);
 unsigned core_number_of(const server_core *c, const struct member *member);
-/* The only function that changes a member's state; it keeps `held` and `ready` up to date. */
+/* The only function that changes a member's state; it keeps `groups` and `ready` up to date. */
 void core_move(server_core *c, struct member *member, enum member_state next);
-/* The view of the policy, without the fields of single decisions. */
+/* The group of the worker of the current event. An event changes no other group. */
+struct group *core_group(const server_core *c);
+/* The policy's view of that group, without the fields of single decisions. */
 struct consistency_view core_view(const server_core *c);
 
 /* Asks the policy about a new push, which is HELD in its member, and carries out the decision. */

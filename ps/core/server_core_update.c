@@ -20,11 +20,17 @@ unsigned core_number_of(const server_core *c, const struct member *member)
     return (unsigned)(member - c->members);
 }
 
+struct group *core_group(const server_core *c)
+{
+    return &c->groups[c->members[c->cause].group];
+}
+
 struct consistency_view core_view(const server_core *c)
 {
+    const struct group *group = core_group(c);
     return (struct consistency_view){.workers = c->workers,
-                                     .expected = c->workers_max - c->lost,
-                                     .held = c->held,
+                                     .expected = group->members - group->lost,
+                                     .held = group->held,
                                      .taken = c->taken_count};
 }
 
@@ -32,7 +38,9 @@ void core_move(server_core *c, struct member *member, enum member_state next)
 {
     unsigned number = core_number_of(c, member);
     uint64_t bit = (uint64_t)1 << number % 64, *word = &c->ready[number / 64];
-    c->held += (next == MEMBER_HELD) - (member->state == MEMBER_HELD);
+    struct group *group = &c->groups[member->group];
+    group->held += (next == MEMBER_HELD) - (member->state == MEMBER_HELD);
+    group->lost += (next == MEMBER_LOST) - (member->state == MEMBER_LOST);
     *word = next == MEMBER_READY ? *word | bit : *word & ~bit;
     member->state = next;
 }
@@ -91,9 +99,20 @@ void core_stop_reading(server_core *c, struct member *member, enum member_state 
     core_move(c, member, next);
 }
 
+/* The version has changed since the push arrived if another group had an update. Then the gap is
+ * that of an older version. */
+static void count_staleness(const server_core *c, struct member *member)
+{
+    const uint64_t before = member->staleness;
+    member->staleness = c->version - member->version;
+    if (member->staleness != before)
+        member->gap = NAN;
+}
+
 void core_drop_late(server_core *c, struct member *member, enum push_reason reason,
                     enum member_state next)
 {
+    count_staleness(c, member);
     emit_record(c, record_of(member), PUSH_DROPPED_LATE, reason);
     core_stop_reading(c, member, next);
 }
@@ -128,6 +147,7 @@ static void end_diverged(server_core *c)
 void core_reject_not_finite(server_core *c, struct member *culprit, enum push_reason reason)
 {
     enum { MAX_SKIPPED = 10 }; /* without an update in between */
+    count_staleness(c, culprit);
     bool skips = c->may_skip && reason != PUSH_BAD_UPDATE && ++c->skipped_last <= MAX_SKIPPED;
     emit_record(c, record_of(culprit), PUSH_NOT_FINITE, reason);
     core_stop_reading(c, culprit, MEMBER_READY);
@@ -198,17 +218,24 @@ static struct correction_context context_of(const server_core *c, const struct m
         .worker = core_number_of(c, member), .version = c->version, .scale = member->scale};
 }
 
-/* All held pushes are in members [from, to). A single held push is found without a search. */
+/* All held pushes of the group are in members [from, to). A single held push is found without a
+ * search. */
 struct held {
     struct member *from, *to;
+    unsigned group;
 };
 
 static struct held find_held(server_core *c)
 {
     struct member *own = &c->members[c->cause];
-    bool alone = c->held == 1 && own->state == MEMBER_HELD;
-    return alone ? (struct held){own, own + 1}
-                 : (struct held){c->members, c->members + c->workers_max};
+    bool alone = core_group(c)->held == 1 && own->state == MEMBER_HELD;
+    return alone ? (struct held){own, own + 1, own->group}
+                 : (struct held){c->members, c->members + c->workers_max, own->group};
+}
+
+static bool is_in(const struct member *member, const struct held *held)
+{
+    return member->state == MEMBER_HELD && member->group == held->group;
 }
 
 /* Computes staleness and scale of all held pushes. Adds those that damping does not drop to the
@@ -218,10 +245,10 @@ static struct update gather(server_core *c, struct held held)
     struct update u = {0};
     aggregate_clear(&c->aggregate);
     for (struct member *member = held.from; member < held.to; member++)
-        if (member->state == MEMBER_HELD)
+        if (is_in(member, &held))
             observe(c, member);
     for (struct member *member = held.from; member < held.to; member++) {
-        if (member->state != MEMBER_HELD)
+        if (!is_in(member, &held))
             continue;
         damp(c, member);
         if (!member->drop) {
@@ -336,7 +363,7 @@ static bool reject_held_not_finite(server_core *c, struct held held)
 {
     bool any = false;
     for (struct member *member = held.from; member < held.to && !c->ended; member++) {
-        if (member->state == MEMBER_HELD && !measure(c, member)) {
+        if (is_in(member, &held) && !measure(c, member)) {
             core_reject_not_finite(c, member, PUSH_BAD_GRADIENT);
             any = true;
         }
@@ -356,21 +383,21 @@ static void apply_held(server_core *c)
     struct update u = gather(c, held);
     for (struct member *member = held.from; member < held.to; member++) {
         bool fused = u.direct && member == u.first; /* the update measures it */
-        if (member->state == MEMBER_HELD && !fused && !measure(c, member)) {
+        if (is_in(member, &held) && !fused && !measure(c, member)) {
             core_reject_not_finite(c, member, PUSH_BAD_GRADIENT);
             return;
         }
     }
     /* Record dropped pushes before the update: their update_version is the current version. */
     for (struct member *member = held.from; member < held.to; member++)
-        if (member->state == MEMBER_HELD && member->drop)
+        if (is_in(member, &held) && member->drop)
             drop_stale(c, member, PUSH_BY_DAMPING);
     if (u.n > 0 && !update_parameters(c, &u)) {
         core_reject_not_finite(c, u.first, u.direct ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
         return;
     }
     for (struct member *member = held.from; member < held.to; member++) {
-        if (member->state == MEMBER_HELD) {
+        if (is_in(member, &held)) {
             emit_record(c, record_of(member), u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED);
             core_stop_reading(c, member, MEMBER_READY);
         }
@@ -406,10 +433,10 @@ static void apply_taken(server_core *c)
 bool core_apply_if_due(server_core *c)
 {
     struct consistency_view view = core_view(c);
-    REQUIRE(c->held == 0 || c->taken_count == 0); /* a policy holds or takes, never both */
-    if (c->held + c->taken_count == 0 || !consistency_applies_now(&c->consistency, &view))
+    REQUIRE(view.held == 0 || view.taken == 0); /* a policy holds or takes, never both */
+    if (view.held + view.taken == 0 || !consistency_applies_now(&c->consistency, &view))
         return false;
-    if (c->held > 0)
+    if (view.held > 0)
         apply_held(c);
     else
         apply_taken(c);

@@ -109,6 +109,17 @@ static void tools_of_lint_are_installed_only_for_lint(void **state)
     assert_string_equal(process_output(r), "setup: installing clang-format cppcheck\n");
 }
 
+static void a_machine_with_nvcc_gets_the_compiler_that_nvcc_calls(void **state)
+{
+    struct process_rig *r = *state;
+    write_machine(r, debian);
+    process_write(r, "missing", "g++\n");
+    process_write(r, "nvcc", "#!/bin/sh\n");
+    assert_int_equal(process_shell(r, "chmod +x nvcc && mv nvcc bin"), OK);
+    assert_int_equal(set_up(r, ""), 0);
+    assert_string_equal(process_output(r), "setup: installing g++\n");
+}
+
 static void a_user_installs_through_sudo(void **state)
 {
     struct process_rig *r = *state;
@@ -211,6 +222,7 @@ int main(void)
         SETUP_TEST(setup_is_silent_if_nothing_is_missing),
         SETUP_TEST(setup_installs_only_what_is_missing_and_lists_it),
         SETUP_TEST(tools_of_lint_are_installed_only_for_lint),
+        SETUP_TEST(a_machine_with_nvcc_gets_the_compiler_that_nvcc_calls),
         SETUP_TEST(a_user_installs_through_sudo),
         SETUP_TEST(a_user_without_sudo_gets_the_command_for_the_administrator),
         SETUP_TEST(on_another_system_setup_lists_the_packages_and_stops),

@@ -49,6 +49,7 @@ void cluster_open(struct cluster *c, const options *o, const pace *steps)
                           .workers = most_workers(o),
                           .racks = (unsigned)options_integer(o, "network.racks"),
                           .hierarchical = is(o, "network.allreduce", "hierarchical"),
+                          .rack_servers = options_flag(o, "network.rack_servers"),
                           .window_ns = 1e9 * options_real(o, "pace.window_s"),
                           .window_share = options_real(o, "pace.window_share"),
                           .window_factor = options_real(o, "pace.window_factor"),
@@ -175,6 +176,42 @@ done:
     return result;
 }
 
+/* A rack server passes on complete sums of its rack, so the server must apply all gradients of a
+ * rack in one update, and every worker of the rack must take part in each. */
+static status check_rack_servers(const options *o)
+{
+    status result = OK;
+    const bool groups = is(o, "consistency", "groups");
+    const struct {
+        bool wrong;
+        const char *key, *because, *instead;
+    } cases[] = {
+        {options_integer(o, "network.racks") == 0, "network.racks", "there are no racks",
+         "set it to the number of racks"},
+        {!groups && !is(o, "consistency", "bsp"), "consistency",
+         "a rack server sends one sum for its rack",
+         "set consistency=groups and consistency.groups to the number of racks, or "
+         "consistency=bsp"},
+        {groups && options_integer(o, "consistency.groups") != options_integer(o, "network.racks"),
+         "consistency.groups", "each rack must be a group", "set it to the number of racks"},
+        {options_real(o, "crash.mtbf_s") > 0, "crash.mtbf_s",
+         "the model has no incomplete sums of a rack", "leave one of them out"},
+        {!is(o, "compression", "none"), "compression", "a sum of codes is no code",
+         "set compression=none"},
+        {is(o, "on_nonfinite", "skip"), "on_nonfinite",
+         "a worker whose gradient is skipped goes on alone", "set on_nonfinite=stop"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases) && options_flag(o, "network.rack_servers"); i++) {
+        if (cases[i].wrong) {
+            FAIL(ERROR_USAGE, "%s: network.rack_servers=true does not fit %s=%s: %s; %s",
+                 options_origin(o, "network.rack_servers"), cases[i].key,
+                 options_value(o, cases[i].key), cases[i].because, cases[i].instead);
+        }
+    }
+done:
+    return result;
+}
+
 static status check_windows(const options *o)
 {
     status result = OK;
@@ -209,11 +246,14 @@ status cluster_check(const options *o)
     status result = OK;
     TRY(check_racks(o));
     TRY(check_windows(o));
+    TRY(check_rack_servers(o));
     if (options_integer(o, "network.racks") > 0 && options_real(o, "network.uplink_gbps") == 0 &&
-        !is(o, "network.allreduce", "hierarchical") && !is(o, "pace.window_of", "rack")) {
+        !options_flag(o, "network.rack_servers") && !is(o, "network.allreduce", "hierarchical") &&
+        !is(o, "pace.window_of", "rack")) {
         FAIL(ERROR_USAGE,
              "%s: network.racks=%s has no effect without network.uplink_gbps, "
-             "network.allreduce=hierarchical or pace.window_of=rack; set one of them",
+             "network.rack_servers, network.allreduce=hierarchical or pace.window_of=rack; set one "
+             "of them",
              options_origin(o, "network.racks"), options_value(o, "network.racks"));
     }
 done:

@@ -13,6 +13,11 @@
  * network.racks divides the workers, in order, into R racks whose sizes differ by at most one. Each
  * rack has one full-duplex uplink to a core without limits, where the servers are.
  *
+ * With network.rack_servers each rack has a server that adds the gradients of its workers and sends
+ * the sum over the uplink; parameters take the opposite way. A message between a worker and its
+ * rack server takes the same latency and jitter as others. A rack server has one full-duplex link
+ * to its workers and one to the uplink, both of a worker's bandwidth. Its sums take no time.
+ *
  * An allreduce of b bytes over W ranks (latency L, bandwidth B of a rank's link, U of an uplink):
  *
  *   ring          2 (W − 1) · (L + b/W / min(B, U))        Patarasuk & Yuan 2009, section 3
@@ -43,9 +48,10 @@ struct cluster {
     double jitter_ns;                               /* mean; 0: no jitter */
     /* Links of a worker or rank (each direction), of a server, and of a rack; 0: unlimited. */
     double ns_per_byte, server_out_ns_per_byte, server_in_ns_per_byte, uplink_ns_per_byte;
-    double joins_ns;                               /* mean, of late workers */
-    unsigned workers, racks;                       /* with late workers; racks 0: none */
-    bool hierarchical;                             /* the allreduce */
+    double joins_ns;         /* mean, of late workers */
+    unsigned workers, racks; /* with late workers; racks 0: none */
+    bool hierarchical;       /* the allreduce */
+    bool rack_servers;
     double window_ns, window_share, window_factor; /* window_ns 0: no correlated slow-downs */
     bool window_of_rack;                           /* else of all workers */
 };

@@ -7,7 +7,8 @@
 enum left_out {
     ALWAYS,
     IN_ASYNC,
-    IF_ZERO, /* if the setting `key` is 0 */
+    IN_ASYNC_IF_OFF, /* unless the flag `key` is set */
+    IF_ZERO,         /* if the setting `key` is 0 */
     IF_ZERO_OR_SYNC,
     IF_BOTH_ZERO, /* if `key` and `other` are 0 */
 };
@@ -35,18 +36,22 @@ static const struct {
     {"server_crashes", IN_ASYNC, NULL, NULL},
     {"new_workers", IF_ZERO_OR_SYNC, "join.after_s", NULL},
     {"overlap", IN_ASYNC, NULL, NULL},
-    {"server_tree", IN_ASYNC, NULL, NULL},
+    {"server_tree", IN_ASYNC_IF_OFF, "network.rack_servers", NULL},
 };
 
 static bool is_left_out(const options *o, size_t i)
 {
     const bool sync = strcmp(options_text(o, "mode"), "sync") == 0;
-    const bool zero = parts[i].key != NULL && options_real(o, parts[i].key) == 0;
-    switch (parts[i].when) {
+    const enum left_out when = parts[i].when;
+    const bool zero =
+        parts[i].key != NULL && when != IN_ASYNC_IF_OFF && options_real(o, parts[i].key) == 0;
+    switch (when) {
     case ALWAYS:
         return true;
     case IN_ASYNC:
         return !sync;
+    case IN_ASYNC_IF_OFF:
+        return !sync && !options_flag(o, parts[i].key);
     case IF_ZERO:
         return zero;
     case IF_ZERO_OR_SYNC:

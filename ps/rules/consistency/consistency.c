@@ -38,6 +38,11 @@ done:
     return result;
 }
 
+unsigned consistency_groups_of(const struct consistency *c, unsigned workers)
+{
+    return c->policy->groups == NULL ? 1 : c->policy->groups(c->parameters, workers);
+}
+
 bool consistency_applies_now(const struct consistency *c, const struct consistency_view *view)
 {
     return c->policy->apply_now == NULL || c->policy->apply_now(c->parameters, view);

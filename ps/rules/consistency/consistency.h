@@ -12,6 +12,10 @@
  * gradient is added to a running sum at once, in order of arrival, and its worker is released with
  * the latest version. The version does not change between a gradient's arrival and its update, so
  * its staleness does not change either. Decisions are pure functions: replay depends on this.
+ *
+ * A policy may divide the workers into groups. Then the counts of a view are those of one group,
+ * an update has the held gradients of that group alone, and the staleness of the other groups' held
+ * gradients grows.
  */
 #ifndef GRADLAG_PS_RULES_CONSISTENCY_CONSISTENCY_H
 #define GRADLAG_PS_RULES_CONSISTENCY_CONSISTENCY_H
@@ -22,8 +26,8 @@ enum { CONSISTENCY_PARAMETERS = 4 };
 
 struct consistency_view {
     unsigned workers;   /* configured */
-    unsigned expected;  /* workers not lost: joined, or expected to join */
-    unsigned held;      /* pushes whose workers are blocked */
+    unsigned expected;  /* workers of the group not lost: joined, or expected to join */
+    unsigned held;      /* pushes of the group whose workers are blocked */
     unsigned taken;     /* gradients in the running sum */
     uint64_t staleness; /* of the push that arrived; arrive only */
     /* may_go only. A worker's clock counts its pushes, whatever their outcome. `slowest` is the
@@ -44,6 +48,9 @@ struct consistency_policy {
     bool never_stale;
     bool even;          /* every update has one gradient of each worker */
     bool drops_slowest; /* drops the last gradients of each version */
+    /* The number of groups, 1 … workers. Worker w is in group ⌊w × groups / workers⌋. NULL: 1.
+     * Contract: `holds`. */
+    unsigned (*groups)(const double *parameters, unsigned workers);
     /* Gradients in an update if no worker is lost and no gradient dropped. It is the maximum if the
      * policy takes; if it holds, the maximum is `workers`. 0: the options do not fit this number of
      * workers. NULL: 1. */
@@ -69,6 +76,8 @@ status consistency_open(struct consistency *out, const options *o) MUST_CHECK;
 /* See per_update. ERROR_USAGE: the options do not fit this number of workers. */
 status consistency_per_update(const struct consistency *c, unsigned workers,
                               unsigned *out) MUST_CHECK;
+/* See groups. */
+unsigned consistency_groups_of(const struct consistency *c, unsigned workers);
 /* See apply_now. */
 bool consistency_applies_now(const struct consistency *c, const struct consistency_view *view);
 /* True if each push is applied and its worker released in the event of its arrival. */

@@ -200,12 +200,12 @@ static struct model_update choose(struct core_model *m)
     struct model_update u = {.states = m->states};
     bool dropped[MODEL_WORKERS] = {false};
     for (unsigned i = 0; i < m->workers_max; i++)
-        if (m->worker[i].held)
+        if (model_waits(m, i))
             model_observe(m, i);
     for (unsigned i = 0; i < m->workers_max; i++) {
-        double scale = m->worker[i].held ? model_scale(m, i) : 0;
+        double scale = model_waits(m, i) ? model_scale(m, i) : 0;
         dropped[i] = scale < 0;
-        if (m->worker[i].held && !dropped[i]) {
+        if (model_waits(m, i) && !dropped[i]) {
             u.record[u.n] = record_of(m, i);
             u.record[u.n].scale = scale;
             u.record[u.n].gap = root_mean_square(m->theta, m->worker[i].read, m->count);

@@ -127,7 +127,10 @@ void model_step(struct core_model *m, const float *gradient, double scale, doubl
 
 /* ---- rules: core_model_rules.c ---- */
 
+/* With policy groups: of the group of the event's worker. */
 unsigned model_held(const struct core_model *m);
+bool model_waits(const struct core_model *m, unsigned worker);
+unsigned model_groups(const struct core_model *m);
 /* The policy's decision about a worker's new push. */
 enum consistency_decision model_decision(const struct core_model *m, unsigned worker);
 /* True if `held` or `taken` pushes must be applied now. */

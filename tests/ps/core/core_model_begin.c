@@ -90,8 +90,9 @@ void model_begin(struct core_model *m, const options *o, const float *initial,
         read_outer(m, o, (const struct outer_rule *)outer);
     m->momentum_set = m->momentum_now = options_real(o, "momentum");
     if (m->correction->momentum != NULL) {
+        const unsigned independent = m->policy->groups != NULL ? model_groups(m) : m->workers;
         m->momentum_now =
-            m->correction->momentum(m->correction_parameters, m->workers, m->momentum_set);
+            m->correction->momentum(m->correction_parameters, independent, m->momentum_set);
         m->optimizer.momentum = (float)m->momentum_now;
     }
     assert_int_equal(schedule_open(&m->schedule, o, m->workers, m->total, epoch_samples), OK);

@@ -14,11 +14,38 @@ static bool is(const struct about *about, const char *name)
 
 /* ---- policies ---- */
 
+unsigned model_groups(const struct core_model *m)
+{
+    if (m->calls_rules && m->policy->groups != NULL)
+        return m->policy->groups(m->policy_parameters, m->workers);
+    return is(&m->policy->about, "groups") ? (unsigned)fmin(m->policy_parameters[0], m->workers)
+                                           : 1;
+}
+
+/* Group g begins at worker ⌈g W / G⌉. Late workers exist only with one group. */
+static unsigned group_of(const struct core_model *m, unsigned worker)
+{
+    unsigned group = 0;
+    while (ceil((double)(group + 1) * m->workers_max / model_groups(m)) <= worker)
+        group++;
+    return group;
+}
+
+static bool in_group(const struct core_model *m, unsigned worker)
+{
+    return group_of(m, worker) == group_of(m, m->about);
+}
+
+bool model_waits(const struct core_model *m, unsigned worker)
+{
+    return m->worker[worker].held && in_group(m, worker);
+}
+
 unsigned model_held(const struct core_model *m)
 {
     unsigned held = 0;
     for (unsigned i = 0; i < m->workers_max; i++)
-        held += m->worker[i].held;
+        held += model_waits(m, i);
     return held;
 }
 
@@ -26,7 +53,7 @@ static unsigned not_lost(const struct core_model *m)
 {
     unsigned n = 0;
     for (unsigned i = 0; i < m->workers_max; i++)
-        n += !m->worker[i].lost;
+        n += !m->worker[i].lost && in_group(m, i);
     return n;
 }
 
@@ -69,7 +96,7 @@ bool model_is_due(const struct core_model *m, unsigned held, unsigned taken)
     } else if (m->calls_rules) {
         struct consistency_view view = view_of(m, held, taken);
         return m->policy->apply_now == NULL || m->policy->apply_now(m->policy_parameters, &view);
-    } else if (is(a, "bsp")) {
+    } else if (is(a, "bsp") || is(a, "groups")) {
         return n >= not_lost(m);
     } else if (is(a, "backup")) {
         return n + parameter >= not_lost(m);

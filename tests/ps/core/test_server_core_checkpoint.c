@@ -86,6 +86,13 @@ static void open_resumed(struct core_bench *first, struct core_bench *second,
     expect_equal_state(first, second);
 }
 
+static bool any_waits(struct core_bench *b, const uint64_t batch[WORKERS])
+{
+    struct training_state now;
+    server_core_state(b->rig.core, &now);
+    return memcmp(now.batches, batch, WORKERS * sizeof *batch) != 0;
+}
+
 static void expect_exact_resume(const char *const *settings)
 {
     struct core_bench first, second;
@@ -94,7 +101,7 @@ static void expect_exact_resume(const char *const *settings)
     bench_open(&first, (struct server_core_options){.workers = WORKERS, .total_samples = 3000},
                settings);
     bench_hello_all(&first);
-    for (unsigned i = 0; i < BEFORE || first.applied == 0; i++)
+    for (unsigned i = 0; i < BEFORE || any_waits(&first, batch); i++)
         push_random_worker(one, 1, batch, &random);
     open_resumed(&first, &second, settings, batch);
     for (unsigned i = 0; i < AFTER; i++) {

@@ -174,6 +174,35 @@ static unsigned per_update_of(unsigned workers, const char *const *assignments)
     return out;
 }
 
+static void groups_wait_for_their_own_workers_only(void **state)
+{
+    (void)state;
+    static const struct traced steps[] = {
+        /* groups {0, 1, 2} and {3, 4} */
+        {"push 0", ""},
+        {"push 3", ""},
+        {"push 4", "3 aggregated t0 v1, 4 aggregated t0 v1, 3 released at 1 after 4, "
+                   "4 released at 1"},
+        {"push 2", ""},
+        {"push 1", "0 aggregated t1 v2, 1 aggregated t1 v2, 2 aggregated t1 v2, "
+                   "0 released at 2 after 1, 1 released at 2, 2 released at 2 after 1"},
+        {"lost 3", ""},
+        {"push 4", "4 applied t1 v3, 4 released at 3"},
+        {"hello 3", "3 released at 3"},
+        {"push 4", ""},
+        {"lost 4", "4 dropped late worker lost t0 v3"},
+        {"push 0", ""},
+        {"push 3", "3 applied t0 v4, 3 released at 4"},
+        {"push 2", ""},
+        {"lost 1", "0 aggregated t2 v5, 2 aggregated t2 v5, 0 released at 5 after 1, "
+                   "2 released at 5 after 1"},
+    };
+    trace(5, RIG("consistency=groups", "consistency.groups=2"), steps, COUNT_OF(steps));
+    assert_int_equal(per_update_of(5, RIG("consistency=groups", "consistency.groups=2")), 3);
+    assert_int_equal(per_update_of(6, RIG("consistency=groups", "consistency.groups=2")), 3);
+    assert_int_equal(per_update_of(2, RIG("consistency=groups", "consistency.groups=9")), 1);
+}
+
 static void softsync_updates_after_workers_over_n_gradients_of_any_workers(void **state)
 {
     (void)state;
@@ -377,6 +406,10 @@ static void policies_at_their_limits_equal_asp_or_bsp_bit_for_bit(void **state)
     expect_equal(4, asp,
                  RIG("consistency=ringmaster", "consistency.limit=1000", "damping=polynomial"),
                  false);
+    expect_equal(4, asp, RIG("consistency=groups", "consistency.groups=4", "damping=polynomial"),
+                 false);
+    expect_equal(4, RIG("consistency=bsp"), RIG("consistency=groups", "consistency.groups=1"),
+                 true);
     expect_equal(4, RIG("consistency=bsp"), RIG("consistency=backup", "consistency.backups=0"),
                  true);
     expect_equal(1, RIG("consistency=asp"), RIG("consistency=rennala", "consistency.size=1"),
@@ -474,6 +507,7 @@ int main(void)
         cmocka_unit_test(bsp_waits_for_all_workers_and_records_the_last_one),
         cmocka_unit_test(ssp_blocks_workers_further_ahead_than_the_slack),
         cmocka_unit_test(ssp_without_slack_completes_each_iteration_before_the_next),
+        cmocka_unit_test(groups_wait_for_their_own_workers_only),
         cmocka_unit_test(softsync_updates_after_workers_over_n_gradients_of_any_workers),
         cmocka_unit_test(backup_drops_late_gradients),
         cmocka_unit_test(buffered_counts_gradients_not_workers),

@@ -66,26 +66,37 @@ static void threads_do_not_change_a_virtual_run(void **state)
     }
 }
 
+#define RACK_SERVERS                                                                               \
+    "network.rack_servers=true", "network.racks=3", "consistency=groups", "consistency.groups=3"
+
+static void run_limited(struct process_rig *r, const char *threads, const char *const more[6])
+{
+    const char *all[32] = {"run",   VIRTUAL, "network.gbps=0.008", "workers=7", "lr=0.01",
+                           threads, NULL};
+    size_t n = 0;
+    while (all[n] != NULL)
+        n++;
+    for (size_t i = 0; i < 6 && more[i] != NULL; i++)
+        all[n++] = more[i];
+    assert_int_equal(process_run(r, all), OK);
+}
+
 static void runs_with_limited_links_repeat_and_replay(void **state)
 {
-    static const char *const cases[][4] = {{"servers=1"},
+    static const char *const cases[][6] = {{"servers=1"},
                                            {"servers=3", "network.jitter_ms=5"},
                                            {"servers=3", "network.jitter_ms=5", "read=torn"},
                                            {"crash.mtbf_s=0.2", "crash.down_s=0.05", "servers=2"},
-                                           {"network.gbps=0", "network.server_in_gbps=0.008"}};
-    static const char *const threads[] = {"virtual.threads=1", "virtual.threads=3"};
+                                           {"network.gbps=0", "network.server_in_gbps=0.008"},
+                                           {RACK_SERVERS, "network.jitter_ms=5"},
+                                           {RACK_SERVERS, "network.uplink_gbps=0.004", "servers=3"},
+                                           {RACK_SERVERS, "servers=2", "read=torn"}};
     struct process_rig *r = *state;
     char alone[80];
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        for (size_t k = 0; k < COUNT_OF(threads); k++) {
-            assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "network.gbps=0.008", "workers=7",
-                                     threads[k], cases[i][0],
-                                     cases[i][1] != NULL ? cases[i][1] : "lr=0.01",
-                                     cases[i][2] != NULL ? cases[i][2] : "momentum=0.5"),
-                             OK);
-            if (k == 0)
-                copy_answer(r, ALL_PUSHES, alone);
-        }
+        run_limited(r, "virtual.threads=1", cases[i]);
+        copy_answer(r, ALL_PUSHES, alone);
+        run_limited(r, "virtual.threads=3", cases[i]);
         expect_last_two_runs_equal(r);
         assert_string_equal(process_ask(r, ALL_PUSHES), alone);
         assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
@@ -109,6 +120,43 @@ static void a_rack_is_as_fast_as_its_uplink(void **state)
     /* Each of 60 updates takes 10.4 ms of the shared uplink, in each direction. */
     const double shared = atof(process_ask(r, "SELECT train_seconds FROM run WHERE id = 2"));
     assert_true(shared > 60 * 0.0104);
+}
+
+/* Each message takes two hops. First two racks of one worker: 2.6 ms of transfer and 4 ms of
+ * latency per hop. Then two racks of two workers, whose links have no limit: only the sums and the
+ * parameters on the uplinks take 2.6 ms, so a rack is as fast with two workers as with one. */
+static void a_rack_server_passes_on_one_sum_for_its_rack(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=2", "network.server_gbps=1000",
+                             "network.racks=2", "network.rack_servers=true", "consistency=groups"),
+                     OK);
+    assert_close(atof(process_ask(r, "SELECT train_seconds FROM run")), 30 * (10 + 4 * 6.6) * 1e-3,
+                 1e-6);
+    for (unsigned workers = 2; workers <= 4; workers += 2) {
+        assert_int_equal(RIG_RUN(r, "run", LINKS, workers == 2 ? "workers=2" : "workers=4",
+                                 "network.gbps=0", "network.uplink_gbps=0.008", "network.racks=2",
+                                 "network.rack_servers=true", "consistency=groups"),
+                         OK);
+        assert_close(atof(process_ask(r, "SELECT train_seconds FROM run ORDER BY id DESC LIMIT 1")),
+                     60 / workers * (10 + 2 * 4 + 2 * 6.6) * 1e-3, 1e-6);
+    }
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT update_version) || ' ' || count(*) "
+                                       "FROM push WHERE run_id = 3"),
+                        "30 60");
+}
+
+/* With a barrier the network does not change the parameters. */
+static void rack_servers_do_not_change_what_a_barrier_computes(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=5", "consistency=bsp"), OK);
+    assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=5", "consistency=bsp", "network.racks=2",
+                             "network.rack_servers=true", "network.jitter_ms=3"),
+                     OK);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) || ' ' || "
+                                       "count(DISTINCT train_seconds) FROM run"),
+                        "1 2");
 }
 
 /* 15 updates of 4 ranks; a step of 10 ms, 2 600 bytes, 1 byte/µs in a rack and ½ byte/µs up. */
@@ -220,8 +268,12 @@ static void a_virtual_run_names_what_it_does_not_model(void **state)
     assert_non_null(strstr(names, " packet_loss "));
     for (size_t i = 0; i < COUNT_OF(optional); i++)
         assert_null(strstr(names, optional[i]));
+    assert_non_null(strstr(names, " server_tree "));
     assert_int_equal(RIG_RUN(r, "show", "last"), OK);
     assert_non_null(strstr(process_output(r), "not_modelled"));
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=6", RACK_SERVERS), OK);
+    snprintf(names, sizeof names, "%s", process_ask(r, NOT_MODELLED));
+    assert_null(strstr(names, " server_tree "));
 }
 
 static void racks_and_slow_downs_without_effect_are_a_usage_error(void **state)
@@ -240,6 +292,7 @@ static void racks_and_slow_downs_without_effect_are_a_usage_error(void **state)
         {"pace.window_s=1", "pace.window_share=0.5", "pace.window_factor"},
         {"pace.window_of=rack", "workers=4", "pace.window_s"},
         {"pace.window_share=1.5", "workers=4", "from 0 to 1"},
+        {"network.rack_servers=true", "workers=4", "network.racks=0"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         assert_int_equal(RIG_RUN(r, "run", VIRTUAL, cases[i].one, cases[i].two), ERROR_USAGE);
@@ -252,6 +305,19 @@ static void racks_and_slow_downs_without_effect_are_a_usage_error(void **state)
     process_expect_error(r, "network.racks=0");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=4", "network.racks=2"), ERROR_USAGE);
     process_expect_error(r, "engine=real");
+    static const struct {
+        const char *setting, *error;
+    } refused[] = {{"consistency=softsync", "consistency=softsync"},
+                   {"network.racks=3", "consistency.groups=2"},
+                   {"crash.mtbf_s=5", "crash.mtbf_s"},
+                   {"compression=fp16", "compression=none"},
+                   {"on_nonfinite=skip", "on_nonfinite"}};
+    for (size_t i = 0; i < COUNT_OF(refused); i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=4", "network.rack_servers=true",
+                                 "network.racks=2", "consistency=groups", refused[i].setting),
+                         ERROR_USAGE);
+        process_expect_error(r, refused[i].error);
+    }
 }
 
 int main(void)
@@ -263,6 +329,8 @@ int main(void)
         TEST(threads_do_not_change_a_virtual_run),
         TEST(runs_with_limited_links_repeat_and_replay),
         TEST(a_rack_is_as_fast_as_its_uplink),
+        TEST(a_rack_server_passes_on_one_sum_for_its_rack),
+        TEST(rack_servers_do_not_change_what_a_barrier_computes),
         TEST(an_allreduce_over_racks_takes_the_time_of_its_formula),
         TEST(workers_of_a_rack_are_slow_together),
         TEST(ranks_of_a_rack_are_slow_together),
