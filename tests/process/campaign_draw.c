@@ -143,6 +143,8 @@ static void draw_async(struct campaign_episode *e)
     struct combination_settings rules = settings_of(&c);
     unsigned workers = campaign_chance(e, 0.2) ? draw(e, 7, 16) : draw(e, 1, 6);
     unsigned servers = campaign_chance(e, 0.35) ? draw(e, 2, 3) : 1;
+    if (campaign_has(e, "model=softmax") && servers > 2)
+        servers = 2; /* it has two layers, and some rules need whole layers */
     campaign_set(e, "mode=async");
     set_workers(e, workers);
     campaign_set(e, "servers=%u", servers);
