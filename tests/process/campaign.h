@@ -9,7 +9,7 @@
 #include "tests/rigs/process_rig.h"
 #include "base/random.h"
 
-enum { CAMPAIGN_SETTINGS = 48, CAMPAIGN_TEXT = 64 };
+enum { CAMPAIGN_SETTINGS = 48, CAMPAIGN_TEXT = 64, CAMPAIGN_LATE = 3 };
 
 struct campaign_episode {
     struct random_stream random;
@@ -17,12 +17,15 @@ struct campaign_episode {
     char text[CAMPAIGN_SETTINGS][CAMPAIGN_TEXT]; /* "key=value", in order */
     size_t count;
     bool async, processes; /* mode=async; engine=real */
-    unsigned servers;
-    bool tcp;        /* async: sockets instead of ipc */
-    bool checkpoint; /* the run writes at.safetensors */
-    bool repeats;    /* the settings determine the bits */
-    double seconds;  /* approximate training time */
-    bool faulty;     /* a fault will be injected */
+    unsigned servers, workers;
+    unsigned late; /* late workers that this test starts; numbers from `workers` on */
+    pid_t attending[CAMPAIGN_LATE];     /* processes of this test, one for each of them */
+    const struct campaign_fault *fault; /* of the current run; NULL: none */
+    bool tcp;                           /* async: sockets instead of ipc */
+    bool checkpoint;                    /* the run writes at.safetensors */
+    bool repeats;                       /* the settings determine the bits */
+    double seconds;                     /* approximate training time */
+    bool faulty;                        /* a fault will be injected */
 };
 
 /* Draws settings that the program accepts; --dry-run checks them. */
@@ -30,6 +33,15 @@ void campaign_draw(struct campaign_episode *e);
 /* `command` first, the settings, then `last` unless it is NULL; valid until the next call. */
 const char *const *campaign_arguments(struct campaign_episode *e, const char *command,
                                       const char *last);
+/* Whether "key=value" is one of the settings. */
+bool campaign_has(const struct campaign_episode *e, const char *setting);
+/* Starts the run. `last` as in campaign_arguments(). Late workers join it at random moments; with
+ * on_lost=continue they also leave and come back. */
+void campaign_start(struct campaign_episode *e, const char *last);
+/* Waits for the run and its late workers, and returns the exit code of the run. Fails the test
+ * unless the late workers end, with exit codes that are explained: those that take part at the
+ * end of a run that finishes end with 0, if the fault leaves messages alone. */
+int campaign_wait(struct campaign_episode *e);
 /* Adds one setting, or replaces the setting of the same key. */
 void campaign_set(struct campaign_episode *e, const char *format, ...) PRINTF_LIKE(2, 3);
 
@@ -47,6 +59,8 @@ struct campaign_fault {
 };
 /* Draws a fault whose precondition holds. */
 const struct campaign_fault *campaign_draw_fault(struct campaign_episode *e);
+/* Whether the fault of the current run explains this exit code. */
+bool campaign_explains(const struct campaign_episode *e, int code);
 
 /* If the process may create them: a network namespace with loopback, and a small file system
  * over the rig's folder. Links then go down and disks fill only there. */

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -110,14 +111,26 @@ static void draw_model(struct campaign_episode *e)
         campaign_set(e, "precision=bf16");
 }
 
-/* `samples` counts all workers' batches. */
-static void set_workers(struct campaign_episode *e, unsigned workers)
+static void multiply_samples(struct campaign_episode *e, unsigned by)
 {
     unsigned samples = 0;
     for (size_t i = 0; i < e->count; i++)
         (void)sscanf(e->text[i], "samples=%u", &samples);
+    campaign_set(e, "samples=%u", samples * by);
+}
+
+/* `samples` counts all workers' batches. */
+static void set_workers(struct campaign_episode *e, unsigned workers)
+{
     campaign_set(e, "workers=%u", workers);
-    campaign_set(e, "samples=%u", samples * workers);
+    e->workers = workers;
+    multiply_samples(e, workers);
+}
+
+static bool is_large(const struct campaign_episode *e)
+{
+    return campaign_has(e, "model=wide") || campaign_has(e, "model=cnn") ||
+           campaign_has(e, "model=resnet8");
 }
 
 /* ---- modes ---- */
@@ -130,6 +143,8 @@ static void draw_async(struct campaign_episode *e)
     struct combination_settings rules = settings_of(&c);
     unsigned workers = campaign_chance(e, 0.2) ? draw(e, 7, 16) : draw(e, 1, 6);
     unsigned servers = campaign_chance(e, 0.35) ? draw(e, 2, 3) : 1;
+    if (campaign_has(e, "model=softmax") && servers > 2)
+        servers = 2; /* it has two layers, and some rules need whole layers */
     campaign_set(e, "mode=async");
     set_workers(e, workers);
     campaign_set(e, "servers=%u", servers);
@@ -141,6 +156,10 @@ static void draw_async(struct campaign_episode *e)
         campaign_set(e, "outer.steps=3");
     e->async = true;
     e->servers = servers;
+    if (!c.policy->holds && campaign_chance(e, 0.5)) { /* late_workers_check() */
+        e->late = draw(e, 1, CAMPAIGN_LATE);
+        campaign_set(e, "workers.max=%u", workers + e->late);
+    }
     /* A resumed run begins with residual 0, so it has other bits. */
     static const char *const codes[] = {"fp16", "bf16", "topk", "sign"};
     const bool elastic = c.outer != NULL && c.outer->elastic;
@@ -149,7 +168,7 @@ static void draw_async(struct campaign_episode *e)
         campaign_set(e, "compression=%s", codes[draw(e, 0, COUNT_OF(codes) - 1)]);
     if (!elastic && campaign_chance(e, 0.3))
         campaign_set(e, "pull_precision=%s", codes[draw(e, 0, 1)]);
-    e->repeats = workers == 1 && servers == 1 && !coded;
+    e->repeats = workers == 1 && servers == 1 && !coded && e->late == 0;
 }
 
 static void draw_sockets(struct campaign_episode *e)
@@ -172,12 +191,19 @@ static void draw_real_async(struct campaign_episode *e)
     draw_async(e);
     draw_sockets(e);
     e->processes = true;
+    if (e->late > 0 && !is_large(e)) { /* time to leave and come back */
+        multiply_samples(e, 3);
+        e->seconds *= 3;
+    }
 }
 
 static void draw_virtual(struct campaign_episode *e)
 {
     if (campaign_chance(e, 0.8)) {
         draw_async(e);
+        if (e->late > 0) /* they join by themselves */
+            campaign_set(e, "join.after_s=%.2f", campaign_between(e, 0.05, e->seconds));
+        e->late = 0;
         if (campaign_chance(e, 0.5)) {
             campaign_set(e, "crash.mtbf_s=%.1f", campaign_between(e, 0.2, 3));
             campaign_set(e, "crash.down_s=0.1");
@@ -228,7 +254,7 @@ static void draw_pipeline(struct campaign_episode *e)
     e->processes = true;
 }
 
-static bool has_setting(const struct campaign_episode *e, const char *setting)
+bool campaign_has(const struct campaign_episode *e, const char *setting)
 {
     size_t at = 0;
     while (at < e->count && strcmp(e->text[at], setting) != 0)
@@ -240,6 +266,7 @@ static void draw_settings(struct campaign_episode *e)
 {
     e->count = 0;
     e->async = e->processes = e->tcp = e->checkpoint = e->repeats = false;
+    e->late = 0;
     draw_model(e);
     double kind = random_uniform(&e->random);
     kind < 0.55   ? draw_real_async(e)
@@ -252,20 +279,29 @@ static void draw_settings(struct campaign_episode *e)
         e->checkpoint = true;
     }
     /* Large models need a longer timeout, so that a busy machine is not judged a lost peer. */
-    bool large = has_setting(e, "model=wide") || has_setting(e, "model=cnn") ||
-                 has_setting(e, "model=resnet8");
     campaign_set(e, "timeout_s=%s",
                  !e->faulty                 ? "30"
-                 : large                    ? "10"
+                 : is_large(e)              ? "10"
                  : campaign_chance(e, 0.85) ? "2"
                                             : "6");
 }
 
+static bool may_have_late_workers(const struct campaign_episode *e)
+{
+    bool has = false;
+    for (size_t i = 0; i < e->count; i++)
+        has = has || strncmp(e->text[i], "workers.max=", strlen("workers.max=")) == 0;
+    return has;
+}
+
 void campaign_draw(struct campaign_episode *e)
 {
+    const bool late = getenv("GRADLAG_CAMPAIGN_LATE") != NULL;
     int code = ERROR_USAGE;
     for (unsigned tries = 0; code == ERROR_USAGE && tries < 200; tries++) {
-        draw_settings(e);
+        do {
+            draw_settings(e);
+        } while (late && !may_have_late_workers(e));
         code = process_run_inside(e->rig, campaign_arguments(e, "run", "--dry-run"));
     }
     assert_int_equal(code, OK);

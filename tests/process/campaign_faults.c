@@ -55,11 +55,12 @@ static pid_t starter(const struct campaign_episode *e)
     return e->rig->pid;
 }
 
-/* A random process of that role; 0: none is left. */
+/* A random process of that role, late workers included; 0: none is left. */
 static pid_t one_of(struct campaign_episode *e, const char *role)
 {
     pid_t all[32];
-    unsigned count = process_find(e->rig, role, all, COUNT_OF(all));
+    const struct process_rig here = {.pid = getpid()};
+    unsigned count = process_find(&here, role, all, COUNT_OF(all));
     return count > 0 ? all[random_below(&e->random, count)] : 0;
 }
 
@@ -221,6 +222,14 @@ static const struct campaign_fault faults[] = {
     {"disk-full", with_disk, fill_disk, {ERROR_OTHER, ERROR_DATA, ERROR_RESULTS, STOPPED, -1}},
     {"results-locked", always, lock_results, {ERROR_RESULTS, -1}},
 };
+
+bool campaign_explains(const struct campaign_episode *e, int code)
+{
+    bool explained = code == OK || code == ERROR_DIVERGED;
+    for (size_t i = 0; e->fault != NULL && e->fault->codes[i] >= 0; i++)
+        explained = explained || e->fault->codes[i] == code;
+    return explained;
+}
 
 const struct campaign_fault *campaign_draw_fault(struct campaign_episode *e)
 {

@@ -12,6 +12,7 @@
  *   GRADLAG_CAMPAIGN_RUNS   how many (8; `make nightly`: 500)
  *   GRADLAG_CAMPAIGN_FIRST  the first one's seed (1; `make nightly`: the date)
  *   GRADLAG_CAMPAIGN_JOBS   how many at a time (2)
+ *   GRADLAG_CAMPAIGN_LATE   if set, every run is asynchronous and has workers.max
  */
 #include "tests/process/campaign.h"
 
@@ -39,14 +40,6 @@ static const char *settings_text(const struct campaign_episode *e)
     for (size_t i = 0; i < e->count; i++)
         length += (size_t)snprintf(text + length, sizeof text - length, " %s", e->text[i]);
     return text;
-}
-
-static bool is_explained(const struct campaign_fault *fault, int code)
-{
-    bool explained = code == OK || code == ERROR_DIVERGED;
-    for (size_t i = 0; fault->codes[i] >= 0; i++)
-        explained = explained || fault->codes[i] == code;
-    return explained;
 }
 
 static const char *status_of(int code)
@@ -84,14 +77,15 @@ static void expect_none(struct process_rig *r, const char *what, const char *sql
         fail_msg("%s: %s", what, count);
 }
 
-#define USED "run_id = 1 AND server = 0 AND outcome IN ('applied', 'aggregated')"
+#define USED_AT_ANY "run_id = 1 AND outcome IN ('applied', 'aggregated')"
+#define USED        USED_AT_ANY " AND server = 0"
 
 /* `whole`: the run wrote all of its rows. */
 static void expect_exactly_once(struct process_rig *r, bool whole)
 {
     expect_none(r, "gradients applied twice",
-                "SELECT count(*) FROM (SELECT 1 FROM push WHERE " USED
-                " GROUP BY worker, batch HAVING count(*) > 1)");
+                "SELECT count(*) FROM (SELECT 1 FROM push WHERE " USED_AT_ANY
+                " GROUP BY server, worker, batch HAVING count(*) > 1)");
     expect_none(r, "gradients older than what their worker had read",
                 "SELECT count(*) FROM push WHERE run_id = 1 AND staleness < 0");
     if (whole) {
@@ -165,7 +159,9 @@ static bool expect_resume(struct campaign_episode *e, int code)
     if (!can_resume(e, code))
         return false;
     campaign_set(e, "timeout_s=30");
-    int resumed = process_run(e->rig, campaign_arguments(e, "run", "--resume"));
+    e->fault = NULL;
+    campaign_start(e, "--resume");
+    int resumed = campaign_wait(e);
     /* If the writer was killed before it wrote the checkpoint's row, --resume does not find the
      * checkpoint and starts a new run. */
     if (resumed == ERROR_USAGE && !campaign_may_resume(e))
@@ -197,11 +193,10 @@ static bool ended_before_its_beginning(struct process_rig *r, int code)
            access(process_path(r, "results.db"), F_OK) != 0;
 }
 
-static void expect_sound(struct campaign_episode *e, const struct campaign_fault *fault, int code,
-                         bool *replayed, bool *resumed)
+static void expect_sound(struct campaign_episode *e, int code, bool *replayed, bool *resumed)
 {
     bool recorded = code == OK || code == STOPPED;
-    if (!is_explained(fault, code) && !ended_before_its_beginning(e->rig, code))
+    if (!campaign_explains(e, code) && !ended_before_its_beginning(e->rig, code))
         fail_msg("exit code %d: %s", code, process_errors(e->rig));
     expect_row_agrees(e->rig, code);
     expect_nothing_left(e, code);
@@ -221,6 +216,13 @@ static const char *setting(const struct campaign_episode *e, const char *key)
     return "";
 }
 
+/* The number of gradients of late workers in the first run of the file. */
+static int late_gradients(struct campaign_episode *e)
+{
+    return atoi(process_ask(e->rig, "SELECT count(*) FROM push JOIN run ON run.id = run_id WHERE "
+                                    "run.id = 1 AND server = 0 AND worker >= workers"));
+}
+
 static void one_run_meets_its_invariants_after_a_fault(void **state)
 {
     struct campaign_episode e = {.rig = *state};
@@ -231,16 +233,18 @@ static void one_run_meets_its_invariants_after_a_fault(void **state)
     e.faulty = campaign_chance(&e, 0.95);
     campaign_draw(&e);
     const struct campaign_fault *fault = campaign_draw_fault(&e);
+    e.fault = fault;
     double at_s = campaign_between(&e, 0, 0.3 + 1.2 * e.seconds);
     print_message("settings:%s\nfault: %s at %.2f s\n", settings_text(&e), fault->name, at_s);
-    process_start(e.rig, campaign_arguments(&e, "run", NULL));
+    campaign_start(&e, NULL);
     campaign_sleep(at_s);
     fault->make(&e);
-    int code = process_wait(e.rig);
+    int code = campaign_wait(&e);
     print_message("exit code %d\n", code);
-    expect_sound(&e, fault, code, &replayed, &resumed);
-    print_message("held: %s %s %s %d %d %d\n", fault->name, setting(&e, "mode"),
-                  e.processes ? "real" : "virtual", code, replayed, resumed);
+    const int late = late_gradients(&e);
+    expect_sound(&e, code, &replayed, &resumed);
+    print_message("held: %s %s %s %d %d %d %d\n", fault->name, setting(&e, "mode"),
+                  e.processes ? "real" : "virtual", code, replayed, resumed, late);
     e.rig->ended = 0;
 }
 
@@ -269,7 +273,7 @@ struct campaign_series {
     uint64_t first, runs, begun, failed;
     pid_t pids[64];
     uint64_t seeds[64];
-    uint64_t held, finished, stopped, diverged, replayed, resumed;
+    uint64_t held, finished, stopped, diverged, replayed, resumed, late;
 };
 
 static const char *output_of(struct campaign_series *s, uint64_t seed)
@@ -312,10 +316,11 @@ static bool count_held(struct campaign_series *s, const char *path)
 {
     char line[4096];
     bool held = false;
-    int code = 0, replayed = 0, resumed = 0;
+    int code = 0, replayed = 0, resumed = 0, late = 0;
     FILE *file = fopen(path, "r");
     while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        held = held || sscanf(line, "held: %*s %*s %*s %d %d %d", &code, &replayed, &resumed) == 3;
+        held = held || sscanf(line, "held: %*s %*s %*s %d %d %d %d", &code, &replayed, &resumed,
+                              &late) == 4;
     if (file != NULL)
         fclose(file);
     s->held += held;
@@ -324,6 +329,7 @@ static bool count_held(struct campaign_series *s, const char *path)
     s->diverged += held && code == ERROR_DIVERGED;
     s->replayed += held && replayed;
     s->resumed += held && resumed;
+    s->late += held && late > 0;
     return held;
 }
 
@@ -368,9 +374,10 @@ static void random_runs_meet_their_invariants_after_faults(void **state)
     }
     print_message("%" PRIu64 " runs from seed %" PRIu64 ": %" PRIu64 " held (%" PRIu64
                   " finished, %" PRIu64 " stopped, %" PRIu64 " diverged), %" PRIu64
-                  " replayed, %" PRIu64 " resumed, %" PRIu64 " failed\n",
+                  " replayed, %" PRIu64 " resumed, %" PRIu64 " with late workers, %" PRIu64
+                  " failed\n",
                   s.runs, s.first, s.held, s.finished, s.stopped, s.diverged, s.replayed, s.resumed,
-                  s.failed);
+                  s.late, s.failed);
     assert_int_equal(s.failed, 0);
 }
 

@@ -140,17 +140,19 @@ static void open_host(struct episode *e, unsigned server, const struct core_epis
     struct optimizer_layers layers = {m->optimizer.layer, m->optimizer.layers};
     h->begin = e->slices.begin[server];
     h->count = slice_count(&e->slices, server);
-    core_rig_open(&h->rig,
-                  (struct server_core_options){.workers = m->workers,
-                                               .slot_count = m->workers + 2 + (unsigned)below(e, 3),
-                                               .count = h->count,
-                                               .layers = slice_layers(&e->slices, &layers, server),
-                                               .initial = e->initial + h->begin,
-                                               .total_samples = m->total,
-                                               .total_seconds = m->seconds,
-                                               .evaluate_every = m->every,
-                                               .follows = server > 0},
-                  s->list);
+    core_rig_open(
+        &h->rig,
+        (struct server_core_options){.workers = m->workers,
+                                     .workers_max = m->workers_max,
+                                     .slot_count = m->workers_max + 2 + (unsigned)below(e, 3),
+                                     .count = h->count,
+                                     .layers = slice_layers(&e->slices, &layers, server),
+                                     .initial = e->initial + h->begin,
+                                     .total_samples = m->total,
+                                     .total_seconds = m->seconds,
+                                     .evaluate_every = m->every,
+                                     .follows = server > 0},
+        s->list);
 }
 
 /* The time of a push is the number of events before it. */
@@ -164,6 +166,15 @@ static void end_by_time(struct episode *e, struct core_episode_settings *s)
     add(s, "warmup_seconds", below(e, 2) ? "20" : "0");
 }
 
+/* Policies that hold wait for a fixed number of workers; see late_workers_check(). */
+static void draw_late_workers(struct episode *e, const struct combination *c)
+{
+    struct core_model *m = &e->model;
+    m->workers_max = m->workers;
+    if (!c->policy->holds && below(e, 2) == 0)
+        m->workers_max += (unsigned)below(e, MODEL_WORKERS - m->workers + 1);
+}
+
 void open_episode(struct episode *e, uint64_t seed, const struct combination *c)
 {
     struct core_model *m = &e->model;
@@ -174,6 +185,7 @@ void open_episode(struct episode *e, uint64_t seed, const struct combination *c)
     /* backup needs more workers than backups, of which the default is 1. */
     m->workers = 1 + (unsigned)below(e, MODEL_WORKERS);
     m->workers += m->workers == 1 && c->policy->holds;
+    draw_late_workers(e, c);
     m->count = 1 + (size_t)below(e, MODEL_COUNT);
     m->total = 1 + below(e, below(e, 2) ? 4000 : 400);
     m->every = below(e, 3) == 0 ? 0 : 1 + below(e, 200);

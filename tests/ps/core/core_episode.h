@@ -32,7 +32,8 @@ struct episode {
     /* Constant until the worker is released. */
     float gradient[MODEL_WORKERS][MODEL_COUNT];
     uint64_t applied, accepted, records;
-    bool over; /* the servers differ; the episode ends */
+    uint64_t accepted_late; /* gradients of late workers */
+    bool over;              /* the servers differ; the episode ends */
 };
 
 /* The next random number of the episode, below `bound`. */

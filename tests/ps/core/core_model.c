@@ -96,7 +96,7 @@ static void release(struct core_model *m, unsigned worker)
 
 static void release_ready(struct core_model *m)
 {
-    for (unsigned i = 0; i < m->workers; i++) {
+    for (unsigned i = 0; i < m->workers_max; i++) {
         struct model_worker *w = &m->worker[i];
         if (!m->evaluating && !m->ended && w->here && !w->computing && !w->held &&
             model_may_go(m, i))
@@ -127,7 +127,7 @@ static bool is_usable(const struct core_model *m, const float *gradient, double 
 
 static void drop_all(struct core_model *m, enum push_reason reason)
 {
-    for (unsigned i = 0; i < m->workers; i++) {
+    for (unsigned i = 0; i < m->workers_max; i++) {
         if (m->worker[i].held) {
             m->worker[i].held = false;
             expect_drop(m, i, PUSH_DROPPED_LATE, reason);
@@ -199,10 +199,10 @@ static struct model_update choose(struct core_model *m)
 {
     struct model_update u = {.states = m->states};
     bool dropped[MODEL_WORKERS] = {false};
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         if (model_waits(m, i))
             model_observe(m, i);
-    for (unsigned i = 0; i < m->workers; i++) {
+    for (unsigned i = 0; i < m->workers_max; i++) {
         double scale = model_waits(m, i) ? model_scale(m, i) : 0;
         dropped[i] = scale < 0;
         if (model_waits(m, i) && !dropped[i]) {
@@ -213,7 +213,7 @@ static struct model_update choose(struct core_model *m)
             u.worker[u.n++] = i;
         }
     }
-    for (unsigned i = 0; i < m->workers; i++) {
+    for (unsigned i = 0; i < m->workers_max; i++) {
         if (dropped[i]) {
             m->worker[i].held = false;
             expect_drop(m, i, PUSH_DROPPED_STALE, PUSH_BY_DAMPING);
@@ -378,7 +378,7 @@ void model_hello(struct core_model *m, unsigned worker)
     w->here = true;
     w->lost = true; /* excluded from `slowest` below */
     uint64_t slowest = UINT64_MAX;
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         if (!m->worker[i].lost && m->worker[i].clock < slowest)
             slowest = m->worker[i].clock;
     w->lost = false;
@@ -429,7 +429,7 @@ bool model_push(struct core_model *m, const struct server_push *push)
 {
     m->expected_count = 0;
     m->about = push->worker;
-    if (push->worker >= m->workers || !m->worker[push->worker].here)
+    if (push->worker >= m->workers_max || !m->worker[push->worker].here)
         return false;
     struct model_worker *w = &m->worker[push->worker];
     if (push->sequence < w->next) {

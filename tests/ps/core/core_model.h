@@ -83,7 +83,7 @@ struct core_model {
     double momentum_set, momentum_now;       /* if the correction adjusts it */
     float past[MODEL_VERSIONS][MODEL_COUNT]; /* of every version; used if momentum is adjusted */
     struct schedule schedule;
-    unsigned workers;
+    unsigned workers, workers_max; /* W of the rules; with late workers (0: none) */
     size_t count;
     uint64_t total, every;
     double seconds;     /* a push at or after this time ends training; 0: none does */
@@ -108,7 +108,8 @@ struct core_model {
     size_t expected_count;
 };
 
-/* Reads rules and optimizer from `o`. Contract: `workers`, `count` and `total` are set. */
+/* Reads rules and optimizer from `o`. Contract: `workers`, `count` and `total` are set;
+ * late workers are lost by model_lost() after it. */
 void model_begin(struct core_model *m, const options *o, const float *initial,
                  uint64_t epoch_samples);
 void model_hello(struct core_model *m, unsigned worker);

@@ -69,6 +69,7 @@ void model_begin(struct core_model *m, const options *o, const float *initial,
     const struct about *damping = chosen(&damping_registry, o, "damping");
     const struct about *correction = chosen(&correction_registry, o, "correction");
     const struct about *outer = chosen(&outer_registry, o, "outer");
+    m->workers_max = m->workers_max > 0 ? m->workers_max : m->workers;
     m->policy = (const struct consistency_policy *)policy;
     m->damping = (const struct damping_rule *)damping;
     m->correction = (const struct correction_rule *)correction;

@@ -22,11 +22,11 @@ unsigned model_groups(const struct core_model *m)
                                            : 1;
 }
 
-/* Group g begins at worker ⌈g W / G⌉. */
+/* Group g begins at worker ⌈g W / G⌉. Late workers exist only with one group. */
 static unsigned group_of(const struct core_model *m, unsigned worker)
 {
     unsigned group = 0;
-    while (ceil((double)(group + 1) * m->workers / model_groups(m)) <= worker)
+    while (ceil((double)(group + 1) * m->workers_max / model_groups(m)) <= worker)
         group++;
     return group;
 }
@@ -44,7 +44,7 @@ bool model_waits(const struct core_model *m, unsigned worker)
 unsigned model_held(const struct core_model *m)
 {
     unsigned held = 0;
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         held += model_waits(m, i);
     return held;
 }
@@ -52,7 +52,7 @@ unsigned model_held(const struct core_model *m)
 static unsigned not_lost(const struct core_model *m)
 {
     unsigned n = 0;
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         n += !m->worker[i].lost && in_group(m, i);
     return n;
 }
@@ -109,7 +109,7 @@ bool model_is_due(const struct core_model *m, unsigned held, unsigned taken)
 bool model_may_go(const struct core_model *m, unsigned worker)
 {
     uint64_t slowest = UINT64_MAX;
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         if (!m->worker[i].lost && m->worker[i].clock < slowest)
             slowest = m->worker[i].clock;
     if (m->calls_rules && m->policy->may_go != NULL) {
@@ -141,14 +141,14 @@ static double norm_of(const struct core_model *m, unsigned worker)
 static unsigned joined_workers(const struct core_model *m)
 {
     unsigned here = 0;
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         here += m->worker[i].here;
     return here;
 }
 
 static double rule_scale(const struct core_model *m, unsigned worker)
 {
-    struct damping_history history = {.workers = m->workers,
+    struct damping_history history = {.workers = m->workers_max,
                                       .count = m->seen.count,
                                       .ages = (uint64_t *)m->seen.ages,
                                       .computed = (uint64_t *)m->seen.computed,
@@ -176,7 +176,7 @@ static double share_of_staleness(const struct core_model *m, uint64_t staleness)
 static double relative_compute_time(const struct core_model *m, unsigned worker)
 {
     double sum = 0, senders = 0, mean[MODEL_WORKERS] = {0};
-    for (unsigned i = 0; i < m->workers; i++) {
+    for (unsigned i = 0; i < m->workers_max; i++) {
         if (m->seen.computed[i] > 0) {
             mean[i] = (double)m->seen.us[i] / (double)m->seen.computed[i];
             sum += mean[i];
@@ -267,7 +267,7 @@ static double total_momentum_of(const struct core_model *m, unsigned worker, dou
     uint64_t r = w->push.read_version;
     double ratio[MODEL_COUNT];
     size_t n = 0;
-    if (r == 0 || r == m->version || m->version - r + 1 >= 4 * m->workers + 8)
+    if (r == 0 || r == m->version || m->version - r + 1 >= 4 * m->workers_max + 8)
         return NAN;
     for (size_t k = 0; k < m->count; k++) {
         double before = (double)m->past[r][k] - (double)m->past[r - 1][k];

@@ -2,7 +2,8 @@
  * Random event sequences under every valid combination of consistency × damping × (correction or
  * outer rule) with every optimizer. After each event the core's actions, counters and parameters
  * must equal those of the naive model in core_model.c, bit for bit, and its invariants C1 … C6 must
- * hold. Workers join, crash and join again. Pushes are repeated, out of order, malformed, not
+ * hold. Workers join, crash and join again; in some episodes there are late workers, too (key
+ * workers.max). Pushes are repeated, out of order, malformed, not
  * finite or very large. A new rule takes part as soon as it is in its registry. A third of the
  * episodes split the parameters over several cores, which get the same events in one order, as
  * servers with read=snapshot do. Together they must equal the model, which has all parameters.
@@ -192,7 +193,7 @@ static void compare_vectors(struct episode *e, const struct episode_host *h)
     CHECK(e, count <= 2 * h->count);
     for (size_t k = 0; k < count / h->count; k++)
         CHECK(e, memcmp(state + k * h->count, states[k] + h->begin, bytes) == 0);
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         if (m->worker[i].computing) /* C4 */
             CHECK(e, memcmp(h->rig.slots[h->slot[i]], m->worker[i].read + h->begin, bytes) == 0);
 }
@@ -206,7 +207,7 @@ static void compare_states(struct episode *e, const struct episode_host *h)
     CHECK(e, server_core_samples_computed(c) == m->computed);
     CHECK(e, server_core_ended(c) == m->ended);
     CHECK(e, server_core_arrivals(c) == e->accepted);
-    for (unsigned i = 0; i < m->workers && (is_first(e, h) || !m->evaluating); i++)
+    for (unsigned i = 0; i < m->workers_max && (is_first(e, h) || !m->evaluating); i++)
         CHECK(e, server_core_awaits(c, i) == m->worker[i].computing);
     compare_vectors(e, h);
 }
@@ -220,7 +221,7 @@ static void count_records(struct episode *e)
         e->records += m->expected[i].kind == SERVER_RECORD;
         e->applied += m->expected[i].kind == SERVER_APPLIED;
     }
-    for (unsigned i = 0; i < m->workers; i++)
+    for (unsigned i = 0; i < m->workers_max; i++)
         held += m->worker[i].held;
     CHECK(e, m->version == e->applied);
     CHECK(e, e->accepted == e->records + held + m->taken_count);
@@ -277,7 +278,7 @@ static void corrupt(struct episode *e, struct server_push *push)
         push->read_version -= 1 + below(e, 3);
         break;
     case 4:
-        push->worker = (unsigned)(e->model.workers + below(e, 3));
+        push->worker = (unsigned)(e->model.workers_max + below(e, 3));
         break;
     case 5:
         push->samples = 0;
@@ -287,11 +288,11 @@ static void corrupt(struct episode *e, struct server_push *push)
 
 static void push_event(struct episode *e, bool right)
 {
-    unsigned worker = (unsigned)below(e, e->model.workers);
-    for (unsigned i = 0; right && i < e->model.workers; i++) { /* a worker that computes */
+    unsigned worker = (unsigned)below(e, e->model.workers_max);
+    for (unsigned i = 0; right && i < e->model.workers_max; i++) { /* a worker that computes */
         if (e->model.worker[worker].computing)
             break;
-        worker = (worker + 1) % e->model.workers;
+        worker = (worker + 1) % e->model.workers_max;
     }
     struct server_push push = valid_push(e, worker);
     if (!right) {
@@ -305,15 +306,16 @@ static void push_event(struct episode *e, bool right)
         e->gradient[worker][below(e, e->model.count)] = 1e25f; /* finite; its square is not */
     }
     bool fresh =
-        push.worker < e->model.workers && push.sequence == e->model.worker[push.worker].next;
+        push.worker < e->model.workers_max && push.sequence == e->model.worker[push.worker].next;
     bool allowed = model_push(&e->model, &push);
     e->accepted += allowed && fresh;
+    e->accepted_late += allowed && fresh && push.worker >= e->model.workers;
     e->over = slices_disagree(e);
     for (unsigned i = e->servers; i-- > 0 && !e->over;) {
         struct episode_host *h = &e->host[i];
         struct server_push part = push;
         struct server_actions actions;
-        part.gradient += push.worker < e->model.workers ? h->begin : 0;
+        part.gradient += push.worker < e->model.workers_max ? h->begin : 0;
         CHECK(e, server_core_push(h->rig.core, &part, &actions) == (allowed ? OK : ERROR_PROTOCOL));
         compare_actions(e, h, actions);
     }
@@ -346,7 +348,7 @@ static void feed_all(struct episode *e, worker_event *event, unsigned worker)
 
 static void random_event(struct episode *e)
 {
-    unsigned worker = (unsigned)below(e, e->model.workers);
+    unsigned worker = (unsigned)below(e, e->model.workers_max);
     uint64_t random_number = below(e, 100);
     e->events++;
     memset(e->squares, 0, sizeof e->squares);
@@ -374,6 +376,15 @@ static void random_event(struct episode *e)
         compare_states(e, &e->host[i]);
 }
 
+/* Late workers count as lost until their first hello. */
+static void lose_late_workers(struct episode *e)
+{
+    for (unsigned w = e->model.workers; w < e->model.workers_max; w++) {
+        model_lost(&e->model, w);
+        feed_all(e, server_core_lost, w);
+    }
+}
+
 static uint64_t from_environment(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
@@ -382,7 +393,7 @@ static uint64_t from_environment(const char *name, uint64_t otherwise)
 
 /* Totals of all episodes; updates by policy, damping and so on. */
 struct totals {
-    uint64_t events, episodes, finished, ended, cut, policy[32], damping[32], correction[32];
+    uint64_t events, episodes, finished, ended, cut, late, policy[32], damping[32], correction[32];
     uint64_t outer[32], optimizer[32];
 };
 
@@ -408,6 +419,7 @@ static void run_episode(struct totals *t, uint64_t seed, const struct combinatio
     /* Most episodes are short, to test many starts; a quarter are long. */
     const uint64_t longest = seed * 0x9e3779b97f4a7c15u >> 62 == 0 ? 3000 : 60;
     open_episode(&e, seed, c);
+    lose_late_workers(&e);
     while (e.events < longest && late < 20 && !e.over) {
         random_event(&e);
         late += e.model.ended;
@@ -417,6 +429,7 @@ static void run_episode(struct totals *t, uint64_t seed, const struct combinatio
     t->finished += e.model.ended && e.model.complete;
     t->ended += e.model.ended && !e.model.complete;
     t->cut += e.servers > 1 && e.applied > 10;
+    t->late += e.accepted_late;
     add_updates(t->policy, &consistency_registry, c->policy->about.name, &e);
     add_updates(t->damping, &damping_registry, c->damping->about.name, &e);
     add_updates(t->correction, &correction_registry, c->correction->about.name, &e);
@@ -445,11 +458,12 @@ static void the_core_equals_the_naive_model_under_random_events(void **state)
         if (combination_is_valid(&c))
             run_episode(&t, seed, &c);
     }
-    print_message("%" PRIu64 " events in %" PRIu64 " episodes, every one of %" PRIu64
-                  " combinations %.1f times: %" PRIu64 " on several servers, %" PRIu64
-                  " finished, %" PRIu64 " diverged or stopped\n",
-                  t.events, t.episodes, combinations(),
-                  (double)(seed - first) / (double)combinations(), t.cut, t.finished, t.ended);
+    print_message(
+        "%" PRIu64 " events in %" PRIu64 " episodes, every one of %" PRIu64
+        " combinations %.1f times: %" PRIu64 " on several servers, %" PRIu64 " finished, %" PRIu64
+        " diverged or stopped, %" PRIu64 " gradients of late workers\n",
+        t.events, t.episodes, combinations(), (double)(seed - first) / (double)combinations(),
+        t.cut, t.finished, t.ended, t.late);
     /* Every rule must have had enough updates. */
     uint64_t least = wanted >= 1000000 ? 3000 : 0;
     expect_coverage(&consistency_registry, t.policy, least);
@@ -459,7 +473,7 @@ static void the_core_equals_the_naive_model_under_random_events(void **state)
     expect_coverage(&optimizer_registry, t.optimizer, least);
     if (wanted >= 1000000) {
         assert_true(seed - first > combinations());
-        assert_true(t.finished > 100 && t.ended > 10 && t.cut > 100);
+        assert_true(t.finished > 100 && t.ended > 10 && t.cut > 100 && t.late > 10000);
     }
 }
 

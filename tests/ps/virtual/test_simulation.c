@@ -2,7 +2,8 @@
  * Several servers in one process (ps/virtual/simulation.h) with events in random orders. Each
  * server must do the same as the naive model of a core with its slice. A worker's gradient must be
  * that of its next batch at the parameters of the servers' releases, torn or not. Workers are lost
- * and join again, at each server at another time. Also replays whose events do not fit their rules.
+ * and join again, at each server at another time. So do late workers (key workers.max). Also
+ * replays whose events do not fit their rules.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +44,7 @@ struct expected_worker {
 
 struct simulation_episode {
     uint64_t seed, random, events;
-    unsigned servers, workers;
+    unsigned servers, workers, workers_max; /* with late workers */
     size_t count, begin[SERVERS];
     options *settings;
     gradient_pool *pool;
@@ -153,7 +154,7 @@ static void after_event(struct simulation_episode *e, unsigned server)
     compare_rows(e, server);
     if (m->evaluating)
         model_evaluated(m);
-    for (unsigned w = 0; w < e->workers && !m->ended; w++)
+    for (unsigned w = 0; w < e->workers_max && !m->ended; w++)
         if (!e->worker[w].computing)
             begin_computing(e, w);
 }
@@ -234,16 +235,17 @@ static bool is_lost_somewhere(const struct simulation_episode *e, unsigned w)
 /* If one server has lost a worker, the others soon lose it, too. */
 static void one_event(struct simulation_episode *e)
 {
-    unsigned w = (unsigned)below(e, e->workers), server = (unsigned)below(e, e->servers);
+    unsigned w = (unsigned)below(e, e->workers_max), server = (unsigned)below(e, e->servers);
     uint64_t dice = below(e, 100);
     e->events++;
     for (unsigned i = 0; i < e->servers; i++)
-        for (unsigned v = 0; v < e->workers; v++)
+        for (unsigned v = 0; v < e->workers_max; v++)
             CHECK(e, simulation_may_push(e->simulation, i, v) == can_push(e, i, v));
     if (dice < 20) {
         (void)simulation_prepare(e->simulation, w);
     } else if (is_lost_everywhere(e, w)) {
-        hello(e, w);
+        if (w < e->workers || below(e, 30) == 0)
+            hello(e, w);
     } else if (dice < 25 || (dice < 60 && is_lost_somewhere(e, w))) {
         if (!e->worker[w].lost[server])
             lose(e, server, w);
@@ -293,7 +295,7 @@ static void open_models(struct simulation_episode *e)
     e->count = worker_parameter_count(e->own);
     assert_in_range(e->count, SERVERS, MODEL_COUNT);
     assert_int_equal(worker_initial_parameters(e->own, initial, e->count), OK);
-    for (unsigned w = 0; w < e->workers; w++)
+    for (unsigned w = 0; w < e->workers_max; w++)
         assert_int_equal(worker_shard_open(&e->shard[w], e->own, e->settings, w, e->workers), OK);
     struct slices slices;
     slices_cut(&slices, e->servers, e->count, NULL);
@@ -301,6 +303,7 @@ static void open_models(struct simulation_episode *e)
         struct core_model *m = &e->model[i];
         e->begin[i] = slices.begin[i];
         m->workers = e->workers;
+        m->workers_max = e->workers_max;
         m->count = slice_count(&slices, i);
         m->total = 1200;
         m->follows = i > 0;
@@ -315,16 +318,20 @@ static bool open_episode(struct simulation_episode *e, uint64_t seed)
     struct combination c = combination_of(seed * 37);
     memset(e, 0, sizeof *e);
     e->seed = e->random = seed;
-    e->workers = 2 + (unsigned)below(e, 5);
+    e->workers = e->workers_max = 2 + (unsigned)below(e, 5);
+    if (!c.policy->holds) /* late_workers_check() */
+        e->workers_max += (unsigned)below(e, 3);
     e->servers = 2 + (unsigned)below(e, SERVERS - 1);
     e->settings = c.outer == NULL && combination_is_valid(&c) ? any_settings(e, &c) : NULL;
     if (e->settings == NULL)
         return false;
-    assert_int_equal(gradient_pool_open(&e->pool, e->settings, e->workers, 0, 2, NULL), OK);
+    assert_int_equal(gradient_pool_open(&e->pool, e->settings, e->workers, e->workers_max, 2, NULL),
+                     OK);
     open_models(e);
     struct simulation_options setup = {.settings = e->settings,
                                        .pool = e->pool,
                                        .workers = e->workers,
+                                       .workers_max = e->workers_max,
                                        .length = {.total_samples = 1200},
                                        .context = e,
                                        .released = released,
@@ -345,10 +352,20 @@ static void close_episode(struct simulation_episode *e)
     sha256_end(&sum, expected);
     CHECK(e, strcmp(outcome.parameters_sha256, expected) == 0);
     simulation_close(&e->simulation);
-    for (unsigned w = 0; w < e->workers; w++)
+    for (unsigned w = 0; w < e->workers_max; w++)
         worker_shard_close(&e->shard[w]);
     gradient_pool_close(&e->pool);
     options_close(&e->settings);
+}
+
+/* Late workers count as lost until they join. */
+static void begin(struct simulation_episode *e)
+{
+    for (unsigned w = 0; w < e->workers; w++)
+        hello(e, w);
+    for (unsigned w = e->workers; w < e->workers_max; w++)
+        for (unsigned i = 0; i < e->servers; i++)
+            lose(e, i, w);
 }
 
 static void each_server_does_the_same_as_a_core_with_its_slice(void **state)
@@ -359,8 +376,7 @@ static void each_server_does_the_same_as_a_core_with_its_slice(void **state)
     for (uint64_t seed = 1; played < EPISODES; seed++) {
         if (!open_episode(&e, seed))
             continue;
-        for (unsigned w = 0; w < e.workers; w++)
-            hello(&e, w);
+        begin(&e);
         while (e.events < EVENTS && !e.model[0].ended)
             one_event(&e);
         updates += e.updates;
