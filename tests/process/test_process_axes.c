@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +156,26 @@ static void expect_the_query_to_agree(struct process_rig *r)
     assert_true(fabs(100 * interval_of_query - interval) < 0.0051);
 }
 
+/* Runs of a version that did not have a key yet are of the same cluster as runs at its default. */
+static void expect_the_query_to_join_versions(struct process_rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "query", "crossover", "experiment=axes", "--csv"), OK);
+    char *before = text_copy(process_output(r));
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(process_path(r, "results.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                                  "UPDATE run SET config = json_remove(config, "
+                                  "'$.\"network.racks\"', '$.\"network.rack_servers\"') "
+                                  "WHERE seed = 1",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    assert_true(sqlite3_changes(db) > 0);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+    assert_int_equal(RIG_RUN(r, "query", "crossover", "experiment=axes", "--csv"), OK);
+    assert_string_equal(process_output(r), before);
+    free(before);
+}
+
 /* The map has 2 and 4 workers, a free network, and one slow worker or none. */
 static void expect_advice(struct process_rig *r)
 {
@@ -248,6 +269,7 @@ static void undecided_columns_of_a_map_get_further_seeds(void **state)
         process_expect_line(r, "2 ", "(16)");
     }
     expect_the_query_to_agree(r);
+    expect_the_query_to_join_versions(r);
     expect_advice(r);
     expect_advice_from_csv(r);
     expect_the_published_map_or_its_absence(r);

@@ -16,8 +16,10 @@ WITH measured_run AS (
            json_remove(coalesce(settings, config), '$.seed', '$."pace.run"') AS settings, config, host,
            (SELECT json_group_object(key, value) FROM (
                SELECT key, value FROM json_each(config)
-               WHERE key LIKE 'pace%' AND key <> 'pace.run' OR key LIKE 'network.%' OR key LIKE 'crash.%' OR key LIKE 'dataset%'
-                  OR key LIKE 'model.%' OR key IN ('engine', 'seconds', 'epochs', 'samples', 'updates')
+               WHERE (key LIKE 'pace%' AND key <> 'pace.run' OR key LIKE 'network.%' OR key LIKE 'crash.%' OR key LIKE 'dataset%'
+                      OR key LIKE 'model.%' OR key IN ('engine', 'seconds', 'epochs', 'samples', 'updates'))
+                 -- Runs of older versions lack newer keys.
+                 AND value IS NOT 0 AND value IS NOT ''
                ORDER BY key)) AS cluster
     FROM run
     WHERE mode IN ('sync', 'async') AND status IN ('finished', 'diverged') AND experiment NOT LIKE '%/tuning'
