@@ -286,4 +286,7 @@ cuda_op_open cuda_linear_open, cuda_convolution_open, cuda_pool_open, cuda_activ
     cuda_add_open, cuda_reshape_open, cuda_batch_norm_open, cuda_cross_entropy_open,
     cuda_embedding_open, cuda_position_embedding_open, cuda_layer_norm_open, cuda_attention_open;
 
+/* Blocks of the kernels of pools and of `collect`, which compute images of the shape `over`. */
+struct cuda_grid cuda_pool_grid(const struct op_description *d, struct shape over);
+
 #endif

@@ -250,7 +250,7 @@ static status bias_gradient(struct cuda *c, const struct cuda_weight_product *p,
                         .rows = (uint32_t)(g->count / rows), .columns = rows,
                         .accumulate = call->accumulate_bias));
     } else {
-        struct cuda_grid grid = {rows, 1, 1, 256};
+        struct cuda_grid grid = {rows, 1, 1, CUDA_BLOCK_THREADS};
         TRY(CUDA_LAUNCH(c, row_sums, grid, .g = g->at[LANES], .out = to,
                         .columns = (uint32_t)(g->count / rows),
                         .accumulate = call->accumulate_bias));

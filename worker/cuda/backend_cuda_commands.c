@@ -428,7 +428,8 @@ status cuda_commands_finish(struct cuda *c, bool queued)
     for (size_t i = 0; i < m->with_copies.count; ++i)
         m->statistics.kernels += m->with_copies.at[i].kind <= COMMAND_PRODUCT;
     if (m->interrupted) {
-        warn_once(m, "the model looks at values in the middle of a step");
+        if (m->part_count > 0) /* an evaluation reads its results so */
+            warn_once(m, "the model looks at values in the middle of a step");
         m->statistics.direct++;
         TRY(run_list(c, &m->with_copies));
     } else {

@@ -315,8 +315,9 @@ static status spread_forward(struct cuda *c, struct cuda_convolution *v, const s
     TRY(spread_input(c, v, call->input[0], &k.b));
     TRY(cuda_queue_product(c, &shape, &k));
     if (biased || d->activation != ACTIVATION_NONE) {
-        TRY(CUDA_LAUNCH(c, bias_activate, cuda_grid_over(call->output->count, 256), .y = k.d,
-                        .bias = biased ? cuda_parameter(c, call->bias) : NULL,
+        TRY(CUDA_LAUNCH(c, bias_activate,
+                        cuda_grid_over(call->output->count / CUDA_AT_ONCE(v->columns), 256),
+                        .y = k.d, .bias = biased ? cuda_parameter(c, call->bias) : NULL,
                         .count = (uint32_t)call->output->count, .inner = v->columns,
                         .channels = d->output.channels, .activation = d->activation));
     }
@@ -363,10 +364,8 @@ static status spread_input_gradient(struct cuda *c, struct cuda_convolution *v,
     TRY(cuda_weight(c, &v->weight, call->weight, (size_t)shape.inner * v->weights, &k.a));
     TRY(cuda_operand(c, call->output_gradient, LANES, &k.b));
     TRY(cuda_queue_product(c, &shape, &k));
-    struct cuda_grid g = cuda_grid_over((size_t)d->input.width * d->batch, 128);
-    g.y = g.x;
-    g.x = d->input.channels * d->input.height;
-    TRY(CUDA_LAUNCH(c, collect, g, .from = c->scratch.at, .gate = gate, .to = to,
+    TRY(CUDA_LAUNCH(c, collect, cuda_pool_grid(d, d->input), .from = c->scratch.at, .gate = gate,
+                    .to = to,
                     .s = {d->input.height, d->input.width, d->output.height, d->output.width,
                           d->kernel_height, d->kernel_width, d->stride, d->batch},
                     .padding = d->padding, .accumulate = accumulate));

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { CHUNK = 4096 /* elements of a channel per block */ };
+enum { CHUNK = 2048 /* elements of a channel per block */ };
 
 struct cuda_norm {
     backend_op op;
@@ -68,8 +68,8 @@ static status forward(struct cuda *c, backend_op *op, const struct op_call *call
                     .scale = cuda_parameter(c, call->weight),
                     .shift = cuda_parameter(c, call->bias), .parts = n->parts.at,
                     .mean = mean_of(n), .variance = variance_of(n), .y = cuda_write(call->output),
-                    .length = n->length, .parts_count = given ? 0 : n->chunks, .given = given,
-                    .activation = op->d.activation));
+                    .length = n->length, .chunk = n->chunk, .parts_count = given ? 0 : n->chunks,
+                    .given = given, .activation = op->d.activation));
     if (!given)
         TRY(exchange(c, n, call, false));
 done:
@@ -96,7 +96,7 @@ static status backward(struct cuda *c, backend_op *op, const struct op_call *cal
         .mean = mean_of(n), .variance = variance_of(n), .parts = n->parts.at, .to = target,
         .other = other != NULL ? cuda_write(other) : NULL,
         .scale_gradient = cuda_gradient(c, call->weight),
-        .shift_gradient = cuda_gradient(c, call->bias), .length = n->length,
+        .shift_gradient = cuda_gradient(c, call->bias), .length = n->length, .chunk = n->chunk,
         .parts_count = n->chunks, .accumulate = add, .accumulate_other = call->accumulate[1],
         .accumulate_scale = call->accumulate_weight, .accumulate_shift = call->accumulate_bias));
     TRY(cuda_gradient_written(c, call->weight, op->d.input.channels));
@@ -129,7 +129,8 @@ status cuda_batch_norm_open(struct cuda *c, const struct op_description *d,
     n->length = d->input.height * d->input.width * d->batch;
     n->chunks = (n->length + CHUNK - 1) / CHUNK;
     n->chunks = n->chunks < CUDA_NORM_CHUNKS ? n->chunks : CUDA_NORM_CHUNKS;
-    n->chunk = (n->length + n->chunks - 1) / n->chunks;
+    n->chunk = ((n->length + n->chunks - 1) / n->chunks + 3) / 4 * 4;
+    n->chunks = (n->length + n->chunk - 1) / n->chunk;
     TRY(cuda_room_for(c, &n->parts, channels * n->chunks * sizeof(struct cuda_sums),
                       "batch norm's sums"));
     TRY(cuda_room_for(c, &n->statistics, bytes, "batch norm's statistics"));

@@ -35,9 +35,10 @@ static struct pool_shape pool_shape_of(const struct op_description *d)
                                d->kernel_height, d->kernel_width, d->stride,        d->batch};
 }
 
-static struct cuda_grid pool_grid(const struct op_description *d, struct shape over)
+struct cuda_grid cuda_pool_grid(const struct op_description *d, struct shape over)
 {
-    struct cuda_grid g = cuda_grid_over((size_t)over.width * d->batch, 128);
+    const size_t row = (size_t)over.width * d->batch;
+    struct cuda_grid g = cuda_grid_over(row / CUDA_AT_ONCE(d->batch), 128);
     g.y = g.x;
     g.x = over.channels * over.height;
     return g;
@@ -47,7 +48,7 @@ static status pool_forward(struct cuda *c, backend_op *op, const struct op_call 
 {
     status result = OK;
     const struct op_description *d = &op->d;
-    struct cuda_grid g = pool_grid(d, d->output);
+    struct cuda_grid g = cuda_pool_grid(d, d->output);
     float *y = cuda_write(call->output);
     const float *x;
     TRY(cuda_read(c, call->input[0], LANES, &x));
@@ -75,9 +76,9 @@ static status pool_backward(struct cuda *c, backend_op *op, const struct op_call
     bool gated = x->relu != NULL && x->layout == LANES && !add;
     TRY(cuda_target(c, to, LANES, add, &target, &add_here));
     TRY(CUDA_LAUNCH(
-        c, pool_backward, pool_grid(d, d->input), .g = g->at[LANES], .y = call->output->at[LANES],
-        .gate = gated ? x->at[LANES] : NULL, .which = ((struct cuda_pool *)op)->which.at,
-        .to = target, .s = pool_shape_of(d),
+        c, pool_backward, cuda_pool_grid(d, d->input), .g = g->at[LANES],
+        .y = call->output->at[LANES], .gate = gated ? x->at[LANES] : NULL,
+        .which = ((struct cuda_pool *)op)->which.at, .to = target, .s = pool_shape_of(d),
         .activation = done_before ? ACTIVATION_NONE : d->activation, .accumulate = add_here));
     TRY(cuda_target_done(c, to, LANES, add));
     to->masked_by = gated ? x->relu : NULL;

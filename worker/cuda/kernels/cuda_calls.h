@@ -83,7 +83,7 @@ struct column_sums_call {
     uint32_t rows, columns, accumulate, unused;
 };
 
-/* out[row] (+)= Σ over columns of g[rows][columns]. One block of 256 threads per row. */
+/* out[row] (+)= Σ over columns of g[rows][columns]. One block of CUDA_BLOCK_THREADS per row. */
 struct row_sums_call {
     const float *g;
     float *out;
@@ -142,7 +142,7 @@ struct pool_shape {
 };
 
 /* y = a(maximum of the window), and the index of the maximum, the first of equal ones. One thread
- * per output. */
+ * per CUDA_AT_ONCE(batch) outputs. */
 struct max_pool_call {
     const float *x;
     float *y;
@@ -158,9 +158,9 @@ struct average_pool_call {
     uint32_t activation, unused;
 };
 
-/* One thread per input: to (+)= the gradients of all windows that read it. y is the output of the
- * pool, for a'. With `gate`, 0 where the input of the pool is not positive: the ReLU before it.
- * `which` NULL: average. */
+/* One thread per CUDA_AT_ONCE(batch) inputs: to (+)= the gradients of all windows that read it. y
+ * is the output of the pool, for a'. With `gate`, 0 where the input of the pool is not positive:
+ * the ReLU before it. `which` NULL: average. */
 struct pool_backward_call {
     const float *g, *y, *gate;
     const uint16_t *which;
@@ -233,8 +233,8 @@ struct spread_call {
     uint32_t batch, step, source_height, source_width, places_wide, columns;
 };
 
-/* The reverse: to[channel][y][x][lane] (+)= Σ over the taps that read this element. One thread per
- * input; blocks as for pools. */
+/* The reverse: to[channel][y][x][lane] (+)= Σ over the taps that read this element. Blocks and
+ * threads as for pools. */
 struct collect_call {
     const float *from;
     const float *gate;
@@ -244,8 +244,9 @@ struct collect_call {
 };
 
 /* ---- batch norm, LANES: a channel is `length` = places × batch elements in a row ---------------
- * Blocks of 256 threads: x over chunks of the channel, y channels. */
-enum { CUDA_NORM_THREADS = 256, CUDA_NORM_CHUNKS = 32 };
+ * Blocks of 256 threads: x over chunks of the channel, y channels. A chunk is a multiple of
+ * CUDA_AT_ONCE(length). */
+enum { CUDA_NORM_THREADS = 256, CUDA_NORM_CHUNKS = 128 };
 
 struct cuda_sums {
     double first, second;
@@ -264,7 +265,8 @@ struct norm_forward_call {
     const float *x, *other, *scale, *shift;
     const struct cuda_sums *parts;
     float *mean, *variance, *y;
-    uint32_t length, parts_count, given, activation;
+    uint32_t length, chunk, parts_count, given;
+    uint32_t activation, unused;
 };
 
 /* parts = Σ g, Σ g·x̂. With y, the kernel first sets g to 0 where y is not positive. */
@@ -280,8 +282,8 @@ struct norm_backward_call {
     const float *x, *g, *scale, *mean, *variance;
     const struct cuda_sums *parts;
     float *to, *other, *scale_gradient, *shift_gradient;
-    uint32_t length, parts_count, accumulate, accumulate_other;
-    uint32_t accumulate_scale, accumulate_shift;
+    uint32_t length, chunk, parts_count, unused;
+    uint32_t accumulate, accumulate_other, accumulate_scale, accumulate_shift;
 };
 
 /* ---- sequences, ROWS: one row of features for each position ------------------------------------
@@ -419,7 +421,7 @@ struct gather_call {
 
 /* ---- updates (cuda_kernels_update.h) ------------------------------------------------------------
  */
-enum { CUDA_SQUARES_THREADS = 256, CUDA_SQUARES_CHUNK = 8192 };
+enum { CUDA_SQUARES_THREADS = 256, CUDA_SQUARES_CHUNK = 2048 };
 
 /* parts[block] = Σ x² over CUDA_SQUARES_CHUNK elements, in double */
 struct squares_call {

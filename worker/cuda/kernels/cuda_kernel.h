@@ -42,6 +42,10 @@ struct cuda_grid {
 
 enum { CUDA_BLOCK_THREADS = 1024, CUDA_GRID_YZ = 65535 }; /* limits of every GPU */
 
+/* Elements that a thread takes at once from rows of `length` elements: 4 if all rows are aligned.
+ */
+#define CUDA_AT_ONCE(length) ((length) % 4 == 0 ? 4u : 1u)
+
 /* Blocks for one thread per element. */
 static inline struct cuda_grid cuda_grid_over(size_t elements, uint32_t threads)
 {

@@ -6,13 +6,17 @@
 
 #include <math.h>
 
-/* Four floats that are read and written together; aligned to 16 bytes. */
+/* Four floats, or numbers of 16 bits, that are read and written together; aligned to their size. */
 #ifdef __CUDACC__
 typedef float4 cuda_four;
+typedef ushort4 cuda_four16;
 #else
 typedef struct {
     float x, y, z, w;
 } __attribute__((aligned(16), may_alias)) cuda_four;
+typedef struct {
+    uint16_t x, y, z, w;
+} __attribute__((aligned(8), may_alias)) cuda_four16;
 #endif
 
 CUDA_FUNCTION cuda_four four_at(const float *at)
@@ -32,6 +36,47 @@ CUDA_FUNCTION cuda_four four_of(float v)
     return f;
 }
 
+/* Loads and stores of CUDA_AT_ONCE elements. A load of one fills all of .x to .w; a store of one
+ * writes .x. */
+CUDA_FUNCTION cuda_four some_at(const float *at, uint32_t at_once)
+{
+    return at_once == 4 ? four_at(at) : four_of(*at);
+}
+
+CUDA_FUNCTION void some_to(float *at, cuda_four v, uint32_t at_once)
+{
+    if (at_once == 4)
+        four_to(at, v);
+    else
+        *at = v.x;
+}
+
+CUDA_FUNCTION float sum_of_some(cuda_four v, uint32_t at_once)
+{
+    return at_once == 4 ? (v.x + v.y) + (v.z + v.w) : v.x;
+}
+
+/* to[0 … at_once − 1] (+)= v, and 0 instead of v where `gate` is not positive; NULL: no gate. */
+CUDA_FUNCTION void gated_to(float *to, const float *gate, cuda_four v, uint32_t at_once,
+                            bool accumulate)
+{
+    if (gate != NULL) {
+        const cuda_four at = some_at(gate, at_once);
+        v.x = at.x > 0 ? v.x : 0;
+        v.y = at.y > 0 ? v.y : 0;
+        v.z = at.z > 0 ? v.z : 0;
+        v.w = at.w > 0 ? v.w : 0;
+    }
+    if (accumulate) {
+        const cuda_four before = some_at(to, at_once);
+        v.x += before.x;
+        v.y += before.y;
+        v.z += before.z;
+        v.w += before.w;
+    }
+    some_to(to, v, at_once);
+}
+
 /* Activations that are fused into other operations. GELU never is, and its code would slow these
  * kernels. */
 CUDA_FUNCTION float activate_fused(float x, uint32_t activation)
@@ -46,6 +91,15 @@ CUDA_FUNCTION float activate_one(float x, uint32_t activation)
     if (activation == CUDA_ACTIVATION_GELU)
         return 0.5f * x * (1 + erff(x * 0.70710678f));
     return activate_fused(x, activation);
+}
+
+CUDA_FUNCTION cuda_four activate_some(cuda_four v, uint32_t activation)
+{
+    v.x = activate_fused(v.x, activation);
+    v.y = activate_fused(v.y, activation);
+    v.z = activate_fused(v.z, activation);
+    v.w = activate_fused(v.w, activation);
+    return v;
 }
 
 /* a'(x) of ReLU and tanh, computed from y = a(x); 1 for no activation. */

@@ -465,13 +465,22 @@ CUDA_KERNEL(conv_weight_sum)
     SHARED(float, sums, 256);
     const uint32_t taps = c.weights + (c.bias != NULL), count = c.rows * taps;
     const uint32_t i = BLOCK_X * 32 + THREAD % 32;
-    float sum = 0;
-    for (uint32_t k = THREAD / 32; k < c.splits && i < count; k += 8)
+    float sum = 0, second = 0, third = 0, fourth = 0; /* so that loads need not wait for sums */
+    uint32_t k = THREAD / 32;
+    for (; k + 24 < c.splits && i < count; k += 32) {
+        const float *at = c.partial + (size_t)k * count + i;
+        sum += at[0];
+        second += at[(size_t)8 * count];
+        third += at[(size_t)16 * count];
+        fourth += at[(size_t)24 * count];
+    }
+    for (; k < c.splits && i < count; k += 8)
         sum += c.partial[(size_t)k * count + i];
+    sum = (sum + second) + (third + fourth);
     sums[THREAD] = sum;
     SYNC();
     if (THREAD < 32 && i < count) {
-        for (uint32_t k = 1; k < 8; k++)
+        for (k = 1; k < 8; k++)
             sum += sums[k * 32 + THREAD];
         uint32_t row = i / taps, tap = i % taps;
         float *to = tap < c.weights ? c.weight + (size_t)row * c.weights + tap : c.bias + row;
@@ -503,10 +512,8 @@ CUDA_KERNEL(spread)
         if (c.to16 == NULL) {
             four_to(c.to + row + column, v);
         } else {
-            spread_to(&c, row + column, v.x);
-            spread_to(&c, row + column + 1, v.y);
-            spread_to(&c, row + column + 2, v.z);
-            spread_to(&c, row + column + 3, v.w);
+            const cuda_four16 v16 = {bf16_of(v.x), bf16_of(v.y), bf16_of(v.z), bf16_of(v.w)};
+            *(cuda_four16 *)(c.to16 + row + column) = v16;
         }
         return;
     }
@@ -519,29 +526,32 @@ CUDA_KERNEL(spread)
 
 CUDA_KERNEL(collect)
 {
-    uint32_t i = BLOCK_Y * THREADS + THREAD, channel = BLOCK_X / c.s.height;
+    const uint32_t at_once = CUDA_AT_ONCE(c.s.batch), i = (BLOCK_Y * THREADS + THREAD) * at_once;
     if (i >= c.s.width * c.s.batch)
         return;
-    uint32_t y = BLOCK_X % c.s.height + c.padding, x = i / c.s.batch + c.padding;
-    size_t columns = (size_t)c.s.out_height * c.s.out_width * c.s.batch;
-    float sum = 0;
+    const uint32_t channel = BLOCK_X / c.s.height, y = BLOCK_X % c.s.height + c.padding;
+    const uint32_t x = i / c.s.batch + c.padding, lane = i % c.s.batch;
+    const size_t columns = (size_t)c.s.out_height * c.s.out_width * c.s.batch;
+    cuda_four sum = four_of(0);
     for (uint32_t ky = 0; ky < c.s.kernel_height && ky <= y; ky++) {
-        uint32_t oy = (y - ky) / c.s.stride;
+        const uint32_t oy = (y - ky) / c.s.stride;
         if ((y - ky) % c.s.stride != 0 || oy >= c.s.out_height)
             continue;
         for (uint32_t kx = 0; kx < c.s.kernel_width && kx <= x; kx++) {
-            uint32_t ox = (x - kx) / c.s.stride;
+            const uint32_t ox = (x - kx) / c.s.stride;
             if ((x - kx) % c.s.stride == 0 && ox < c.s.out_width) {
-                size_t tap = (size_t)(channel * c.s.kernel_height + ky) * c.s.kernel_width + kx;
-                sum += c.from[tap * columns + (size_t)(oy * c.s.out_width + ox) * c.s.batch +
-                              i % c.s.batch];
+                const size_t tap = (size_t)(channel * c.s.kernel_height + ky) * c.s.kernel_width;
+                const size_t place = (size_t)(oy * c.s.out_width + ox) * c.s.batch + lane;
+                const cuda_four v = some_at(c.from + (tap + kx) * columns + place, at_once);
+                sum.x += v.x;
+                sum.y += v.y;
+                sum.z += v.z;
+                sum.w += v.w;
             }
         }
     }
-    size_t at = (size_t)BLOCK_X * c.s.width * c.s.batch + i;
-    if (c.gate != NULL && !(c.gate[at] > 0))
-        sum = 0;
-    c.to[at] = (c.accumulate ? c.to[at] : 0) + sum;
+    const size_t at = (size_t)BLOCK_X * c.s.width * c.s.batch + i;
+    gated_to(c.to + at, c.gate != NULL ? c.gate + at : NULL, sum, at_once, c.accumulate);
 }
 
 #endif

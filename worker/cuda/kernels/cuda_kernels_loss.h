@@ -55,10 +55,14 @@ CUDA_KERNEL(cross_entropy)
     if (n < c.rows && n < cross_entropy_valid(&c)) {
         const float *row = c.logits + (size_t)n * c.per_row;
         uint32_t best = 0;
-        for (uint32_t k = 1; k < c.classes; k++)
-            if (row[(size_t)k * c.per_class] > row[(size_t)best * c.per_class])
+        float most = row[0], total = 1; /* exp(0) of the largest logit */
+        for (uint32_t k = 1; k < c.classes; k++) {
+            const float v = row[(size_t)k * c.per_class];
+            if (v > most) {
+                most = v;
                 best = k;
-        float most = row[(size_t)best * c.per_class], total = 1; /* exp(0) of the largest logit */
+            }
+        }
         for (uint32_t k = 0; k < c.classes; k++)
             total += k == best ? 0 : expf(row[(size_t)k * c.per_class] - most);
         float wanted = cross_entropy_wanted(&c, row, c.labels[n], 0, 1);

@@ -7,37 +7,43 @@
 #define NORM_EPSILON 1e-5f /* BATCH_NORM_EPSILON of backend.h */
 
 /* The range of the channel that the block computes. */
-#define NORM_RANGE(chunk)                                                                          \
+#define NORM_RANGE()                                                                               \
     const size_t row = (size_t)BLOCK_Y * c.length;                                                 \
-    const uint32_t begin = BLOCK_X * (chunk);                                                      \
-    const uint32_t end = begin + (chunk) < c.length ? begin + (chunk) : c.length
+    const uint32_t at_once = CUDA_AT_ONCE(c.length), step = THREADS * at_once;                     \
+    const uint32_t begin = BLOCK_X * c.chunk + THREAD * at_once;                                   \
+    const uint32_t last = (BLOCK_X + 1) * c.chunk, end = last < c.length ? last : c.length
 
 /* Sums of the channel, in the same order in every thread of every block. */
 #define NORM_TOTALS(one, other)                                                                    \
-    SHARED(double, firsts, CUDA_NORM_CHUNKS);                                                      \
-    SHARED(double, seconds, CUDA_NORM_CHUNKS);                                                     \
+    SHARED(double, firsts, CUDA_NORM_THREADS);                                                     \
+    SHARED(double, seconds, CUDA_NORM_THREADS);                                                    \
+    firsts[THREAD] = seconds[THREAD] = 0;                                                          \
     if (THREAD < c.parts_count) {                                                                  \
         firsts[THREAD] = c.parts[BLOCK_Y * c.parts_count + THREAD].first;                          \
         seconds[THREAD] = c.parts[BLOCK_Y * c.parts_count + THREAD].second;                        \
     }                                                                                              \
-    SYNC();                                                                                        \
-    double one = 0, other = 0;                                                                     \
-    for (uint32_t k = 0; k < c.parts_count; k++) {                                                 \
-        one += firsts[k];                                                                          \
-        other += seconds[k];                                                                       \
-    }
+    SUM_BLOCK(firsts, seconds);                                                                    \
+    const double one = firsts[0], other = seconds[0]
 
 CUDA_KERNEL(norm_sums)
 {
     SHARED(double, firsts, CUDA_NORM_THREADS);
     SHARED(double, seconds, CUDA_NORM_THREADS);
-    NORM_RANGE(c.chunk);
+    NORM_RANGE();
     const float *x = c.x + row;
     float origin = x[0], sum = 0, square = 0;
-    for (uint32_t i = begin + THREAD; i < end; i += THREADS) {
-        float v = x[i] - origin;
-        sum += v;
-        square += v * v;
+    for (uint32_t i = begin; i < end; i += step) {
+        cuda_four v = some_at(x + i, at_once);
+        v.x -= origin;
+        v.y -= origin;
+        v.z -= origin;
+        v.w -= origin;
+        sum += sum_of_some(v, at_once);
+        v.x *= v.x;
+        v.y *= v.y;
+        v.z *= v.z;
+        v.w *= v.w;
+        square += sum_of_some(v, at_once);
     }
     firsts[THREAD] = sum;
     seconds[THREAD] = square;
@@ -51,7 +57,7 @@ CUDA_KERNEL(norm_sums)
 
 CUDA_KERNEL(norm_forward)
 {
-    NORM_RANGE((c.length + BLOCKS_X - 1) / BLOCKS_X);
+    NORM_RANGE();
     NORM_TOTALS(first, second);
     const float *x = c.x + row;
     float mean, variance;
@@ -68,11 +74,15 @@ CUDA_KERNEL(norm_forward)
         }
     }
     float scale = c.scale[BLOCK_Y] / sqrtf(variance + NORM_EPSILON), shift = c.shift[BLOCK_Y];
-    for (uint32_t i = begin + THREAD; i < end; i += THREADS) {
-        float v = (x[i] - mean) * scale + shift;
+    for (uint32_t i = begin; i < end; i += step) {
+        cuda_four v = some_at(x + i, at_once), other = four_of(0);
         if (c.other != NULL)
-            v += c.other[row + i];
-        c.y[row + i] = activate_fused(v, c.activation);
+            other = some_at(c.other + row + i, at_once);
+        v.x = (v.x - mean) * scale + shift + other.x;
+        v.y = (v.y - mean) * scale + shift + other.y;
+        v.z = (v.z - mean) * scale + shift + other.z;
+        v.w = (v.w - mean) * scale + shift + other.w;
+        some_to(c.y + row + i, activate_some(v, c.activation), at_once);
     }
 }
 
@@ -80,17 +90,25 @@ CUDA_KERNEL(norm_backward_sums)
 {
     SHARED(double, firsts, CUDA_NORM_THREADS);
     SHARED(double, seconds, CUDA_NORM_THREADS);
-    NORM_RANGE(c.chunk);
+    NORM_RANGE();
     float mean = c.mean[BLOCK_Y], inverse = 1 / sqrtf(c.variance[BLOCK_Y] + NORM_EPSILON);
     float sum = 0, product = 0;
-    for (uint32_t i = begin + THREAD; i < end; i += THREADS) {
-        float g = c.g[row + i];
+    for (uint32_t i = begin; i < end; i += step) {
+        cuda_four g = some_at(c.g + row + i, at_once), x = some_at(c.x + row + i, at_once);
         if (c.y != NULL) {
-            g = c.y[row + i] > 0 ? g : 0;
-            c.g[row + i] = g;
+            const cuda_four y = some_at(c.y + row + i, at_once);
+            g.x = y.x > 0 ? g.x : 0;
+            g.y = y.y > 0 ? g.y : 0;
+            g.z = y.z > 0 ? g.z : 0;
+            g.w = y.w > 0 ? g.w : 0;
+            some_to(c.g + row + i, g, at_once);
         }
-        sum += g;
-        product += g * ((c.x[row + i] - mean) * inverse);
+        sum += sum_of_some(g, at_once);
+        x.x = g.x * ((x.x - mean) * inverse);
+        x.y = g.y * ((x.y - mean) * inverse);
+        x.z = g.z * ((x.z - mean) * inverse);
+        x.w = g.w * ((x.w - mean) * inverse);
+        product += sum_of_some(x, at_once);
     }
     firsts[THREAD] = sum;
     seconds[THREAD] = product;
@@ -104,7 +122,7 @@ CUDA_KERNEL(norm_backward_sums)
 
 CUDA_KERNEL(norm_backward)
 {
-    NORM_RANGE((c.length + BLOCKS_X - 1) / BLOCKS_X);
+    NORM_RANGE();
     NORM_TOTALS(sum, product);
     float mean = c.mean[BLOCK_Y], inverse = 1 / sqrtf(c.variance[BLOCK_Y] + NORM_EPSILON);
     if (BLOCK_X == 0 && THREAD == 0) {
@@ -114,15 +132,18 @@ CUDA_KERNEL(norm_backward)
     }
     float mean_g = (float)(sum / c.length), mean_product = (float)(product / c.length);
     float scale = c.scale[BLOCK_Y] * inverse;
-    for (uint32_t i = begin + THREAD; i < end; i += THREADS) {
-        float g = c.g[row + i];
+    for (uint32_t i = begin; i < end; i += step) {
+        const cuda_four g = some_at(c.g + row + i, at_once);
         if (c.to != NULL) {
-            float v = (c.x[row + i] - mean) * inverse;
-            v = scale * (g - mean_g - v * mean_product);
-            c.to[row + i] = (c.accumulate ? c.to[row + i] : 0) + v;
+            cuda_four v = some_at(c.x + row + i, at_once);
+            v.x = scale * (g.x - mean_g - (v.x - mean) * inverse * mean_product);
+            v.y = scale * (g.y - mean_g - (v.y - mean) * inverse * mean_product);
+            v.z = scale * (g.z - mean_g - (v.z - mean) * inverse * mean_product);
+            v.w = scale * (g.w - mean_g - (v.w - mean) * inverse * mean_product);
+            gated_to(c.to + row + i, NULL, v, at_once, c.accumulate);
         }
         if (c.other != NULL)
-            c.other[row + i] = (c.accumulate_other ? c.other[row + i] : 0) + g;
+            gated_to(c.other + row + i, NULL, g, at_once, c.accumulate_other);
     }
 }
 

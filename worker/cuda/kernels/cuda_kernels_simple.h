@@ -91,10 +91,15 @@ CUDA_KERNEL(add_two)
 
 CUDA_KERNEL(bias_activate)
 {
-    uint32_t i = BLOCK_X * THREADS + THREAD;
+    const uint32_t at_once = CUDA_AT_ONCE(c.inner), i = (BLOCK_X * THREADS + THREAD) * at_once;
     if (i < c.count) {
-        float bias = c.bias != NULL ? c.bias[i / c.inner % c.channels] : 0;
-        c.y[i] = activate_fused(c.y[i] + bias, c.activation);
+        const float bias = c.bias != NULL ? c.bias[i / c.inner % c.channels] : 0;
+        cuda_four v = some_at(c.y + i, at_once);
+        v.x += bias;
+        v.y += bias;
+        v.z += bias;
+        v.w += bias;
+        some_to(c.y + i, activate_some(v, c.activation), at_once);
     }
 }
 
@@ -116,12 +121,13 @@ CUDA_KERNEL(column_sums)
 
 CUDA_KERNEL(row_sums)
 {
-    SHARED(float, sums, 256);
-    SHARED(float, unused, 256);
+    SHARED(float, sums, CUDA_BLOCK_THREADS);
+    SHARED(float, unused, CUDA_BLOCK_THREADS);
+    const uint32_t at_once = CUDA_AT_ONCE(c.columns);
     const float *row = c.g + (size_t)BLOCK_X * c.columns;
     float sum = 0;
-    for (uint32_t i = THREAD; i < c.columns; i += THREADS)
-        sum += row[i];
+    for (uint32_t i = THREAD * at_once; i < c.columns; i += THREADS * at_once)
+        sum += sum_of_some(some_at(row + i, at_once), at_once);
     sums[THREAD] = sum;
     unused[THREAD] = 0;
     SUM_BLOCK(sums, unused);

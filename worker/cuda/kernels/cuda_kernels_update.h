@@ -36,9 +36,17 @@ CUDA_KERNEL(squares)
     SHARED(double, sums, CUDA_SQUARES_THREADS);
     size_t first = (size_t)BLOCK_X * CUDA_SQUARES_CHUNK;
     double own = 0;
-    for (uint32_t k = THREAD; k < CUDA_SQUARES_CHUNK && first + k < c.count; k += THREADS) {
-        double x = (double)c.x[first + k];
-        own += x * x;
+    for (uint32_t k = THREAD * 4; k < CUDA_SQUARES_CHUNK && first + k < c.count; k += THREADS * 4) {
+        cuda_four v = four_of(0);
+        if (first + k + 4 <= c.count) {
+            v = four_at(c.x + first + k);
+        } else {
+            v.x = c.x[first + k];
+            v.y = first + k + 1 < c.count ? c.x[first + k + 1] : 0;
+            v.z = first + k + 2 < c.count ? c.x[first + k + 2] : 0;
+        }
+        own += (double)v.x * (double)v.x + (double)v.y * (double)v.y;
+        own += (double)v.z * (double)v.z + (double)v.w * (double)v.w;
     }
     double sum = sum_of_block(sums, own);
     if (THREAD == 0)
