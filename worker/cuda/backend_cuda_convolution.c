@@ -7,17 +7,19 @@
  *              batch % 4 == 0.
  *   spread     a kernel writes the images as one row per weight (im2col; in LANES a copy of rows),
  *              and cublasLt multiplies. This costs 8 bytes of traffic per weight and place, for
- *              2 × channels floating-point operations. It is used for many channels, and in tf32
- *              and bf16 if the images need no copy. Backward reads the copy of forward if the GPU
- * has enough memory. Bits do not depend on that.
+ *              2 × channels floating-point operations. Backward reads the copy of forward if the
+ *              GPU has enough memory. Bits do not depend on that.
  */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
-    MANY_CHANNELS = 128, /* minimum of inputs and of outputs for spreading */
+    MANY_WEIGHTS = 100,  /* of one output channel; fewer do not pay for a copy of the images */
+    MANY_CHANNELS = 32,  /* of inputs and of outputs: in float32 cublasLt is faster from here on */
+    FEW_COLUMNS = 16384, /* too few blocks of the implicit kernels for a large GPU */
     SPLIT_BLOCKS =
         512, /* blocks of the weight gradient: about four per multiprocessor of a large GPU */
     SPLIT_COLUMNS = 256, /* minimum of columns per block */
@@ -418,20 +420,18 @@ static void close_convolution(struct cuda *c, backend_op *op)
     memory_free(v);
 }
 
-/* GRADLAG_CUDA_SPREAD=CHANNELS in the environment replaces MANY_CHANNELS, for measurements. */
-static uint32_t many_channels(void)
-{
-    const char *wanted = getenv("GRADLAG_CUDA_SPREAD");
-    const long least = wanted != NULL ? strtol(wanted, NULL, 10) : 0;
-    return least > 0 && least < UINT32_MAX ? (uint32_t)least : MANY_CHANNELS;
-}
-
+/* The limits were measured on an H200 (docs/gpu.md). GRADLAG_CUDA_SPREAD=all or none in the
+ * environment replaces the choice, for measurements and tests. */
 static bool is_spread(const struct cuda *c, const struct cuda_convolution *v)
 {
     const struct op_description *d = &v->op.d;
-    const uint32_t least = many_channels();
-    return (v->direct && c->arithmetic != CUDA_FP32) ||
-           (d->input.channels >= least && d->output.channels >= least);
+    const char *wanted = getenv("GRADLAG_CUDA_SPREAD");
+    if (wanted != NULL && *wanted != '\0')
+        return strcmp(wanted, "none") != 0;
+    if (c->arithmetic != CUDA_FP32)
+        return v->direct || v->weights >= MANY_WEIGHTS;
+    return (d->input.channels >= MANY_CHANNELS && d->output.channels >= MANY_CHANNELS) ||
+           (v->weights >= MANY_WEIGHTS && v->columns <= FEW_COLUMNS);
 }
 
 status cuda_convolution_open(struct cuda *c, const struct op_description *d,
@@ -444,7 +444,6 @@ status cuda_convolution_open(struct cuda *c, const struct op_description *d,
     v->op = (backend_op){*d, forward, backward, close_convolution};
     v->weights = d->input.channels * d->kernel_height * d->kernel_width;
     v->direct = d->kernel_height == 1 && d->kernel_width == 1 && d->stride == 1 && d->padding == 0;
-    v->spread = is_spread(c, v);
     if (v->weights > CUDA_GRID_YZ || d->output.channels > CUDA_GRID_YZ) {
         FAIL(ERROR_USAGE,
              "device=cuda: a convolution of %u channels %u×%u has more weights than "
@@ -453,6 +452,7 @@ status cuda_convolution_open(struct cuda *c, const struct op_description *d,
     }
     TRY(cuda_buffer_new(c, d->batch, d->output, LANES, output));
     v->columns = d->output.height * d->output.width * d->batch;
+    v->spread = is_spread(c, v);
     (*output)->relu = d->activation == ACTIVATION_RELU ? &v->op : NULL;
     if (v->spread && !v->direct && (d->flags & OP_TRAINING) && spread_bytes(c, v) <= c->keep_left) {
         v->kept = spread_bytes(c, v);
