@@ -11,7 +11,7 @@
  * Then the rank polls the stream for completion and NCCL for errors. After the limit it aborts the
  * NCCL communicator and waits at the gate once more, to find the missing rank.
  *
- * Built and linked. It has not run on a GPU yet; with two ranks never.
+ * It ran on one GPU with one rank. Two ranks need two GPUs and were never tested.
  */
 #include "sync/communicator/communicator_nccl.h"
 
