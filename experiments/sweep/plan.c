@@ -280,20 +280,29 @@ int plan_by_priority(const void *a, const void *b)
     return p != q ? (p < q) - (p > q) : (*x > *y) - (*x < *y);
 }
 
-status plan_check_checkpoints(const struct plan *p)
+static status check_file(const struct plan *p, const char *key)
 {
     status result = OK;
     for (size_t i = 0; i < p->count; i++) {
-        const char *path = options_text(p->runs[i].settings, "checkpoint");
+        const char *path = options_text(p->runs[i].settings, key);
         bool unique = path[0] == '\0' || strstr(path, "{run}") != NULL;
         for (size_t j = 0; j < i && !unique; j++) {
-            if (strcmp(options_text(p->runs[j].settings, "checkpoint"), path) == 0) {
+            if (strcmp(options_text(p->runs[j].settings, key), path) == 0) {
                 FAIL(ERROR_USAGE,
-                     "checkpoint=%s names the same file for several runs; put {run} into the name",
+                     "%s=%s names the same file for several runs; put {run} into the name", key,
                      path);
             }
         }
     }
+done:
+    return result;
+}
+
+status plan_check_files(const struct plan *p)
+{
+    status result = OK;
+    TRY(check_file(p, "checkpoint"));
+    TRY(check_file(p, "trace"));
 done:
     return result;
 }

@@ -430,7 +430,7 @@ static status prepare(struct execution *m)
     recorder_keep_open(true);
     progress_open(&m->progress, "", false, m->o->quiet);
     warn_of_network_file(m);
-    TRY(plan_check_checkpoints(p));
+    TRY(plan_check_files(p));
     TRY(check_precision_of_parts(p, &m->o->part));
     TRY(check_prerequisites(p));
     TRY(core_allocation_open(&m->allocation, m->job_count, m->o->oversubscribe));

@@ -493,6 +493,11 @@ static void a_sweep_skips_finished_runs(void **state)
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "workers=1", "--again", "--quiet"), OK);
     assert_int_equal(RIG_RUN(r, "sweep", "--quiet"), ERROR_USAGE);
     process_expect_error(r, "sweep");
+    static const char *const files[] = {"checkpoint=one", "trace=one"};
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "seed=8,9", files[i]), ERROR_USAGE);
+        process_expect_error(r, files[i]);
+    }
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "7");
 }
 
