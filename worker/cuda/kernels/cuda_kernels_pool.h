@@ -5,7 +5,7 @@
 
 #include "worker/cuda/kernels/cuda_kernels_common.h"
 
-/* Position of the first element of the window of output `i` of the block's row, of lane 0. */
+/* Position of the first element of the window of output `i` of the block's row. */
 CUDA_FUNCTION size_t window_of(const struct pool_shape *s, uint32_t i)
 {
     const uint32_t channel = BLOCK_X / s->out_height, y = BLOCK_X % s->out_height * s->stride;
