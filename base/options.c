@@ -62,11 +62,15 @@ static bool is_passed_on(const options *o, const char *key)
     return false;
 }
 
+/* The first characters are compared here because a plan of thousands of runs looks up millions of
+ * keys. */
 static struct entry *find(const options *o, const char *key)
 {
-    for (size_t i = 0; i < o->count; i++)
-        if (strcmp(o->entries[i].option->key, key) == 0)
+    for (size_t i = 0; i < o->count; i++) {
+        const char *its = o->entries[i].option->key;
+        if (its[0] == key[0] && strcmp(its, key) == 0)
             return &o->entries[i];
+    }
     return NULL;
 }
 

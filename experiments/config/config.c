@@ -388,14 +388,18 @@ static void add_value(struct text *out, const options *o, const struct option *o
     }
 }
 
+static void add_member(const options *o, const struct option *option, struct text *out)
+{
+    text_add_json(out, option->key);
+    text_add(out, ":");
+    add_value(out, o, option);
+}
+
 void config_member_json(const options *o, const char *key, struct text *out)
 {
     for (size_t i = 0; i < options_count(o); i++) {
-        const struct option *option = options_at(o, i);
-        if (strcmp(option->key, key) == 0) {
-            text_add_json(out, key);
-            text_add(out, ":");
-            add_value(out, o, option);
+        if (strcmp(options_at(o, i)->key, key) == 0) {
+            add_member(o, options_at(o, i), out);
             return;
         }
     }
@@ -446,7 +450,7 @@ static void add_json(const options *o, enum config_part part, struct text *out)
         if (belongs(o, sorted[i], part)) {
             text_add(out, "%s", between);
             between = ",";
-            config_member_json(o, sorted[i]->key, out);
+            add_member(o, sorted[i], out);
         }
     }
     text_add(out, "}");

@@ -77,7 +77,8 @@ static const struct {
 static size_t index_of(const char *key)
 {
     size_t i = 0;
-    while (i < COUNT_OF(marks) && strcmp(global_keys[i].key, key) != 0)
+    while (i < COUNT_OF(marks) &&
+           (global_keys[i].key[0] != key[0] || strcmp(global_keys[i].key, key) != 0))
         i++;
     return i;
 }
