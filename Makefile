@@ -25,7 +25,7 @@ WARN   := -Wall -Wextra $(if $(filter yes,$(WERROR)),-Werror) -Wshadow -Wconvers
           -Wno-unknown-warning-option # clang does not know all of these
 CFLAGS_release := -O3 -g
 CFLAGS_debug   := -O0 -g3 -DGRADLAG_DEBUG
-CFLAGS_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined \
+CFLAGS_asan    := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
                   -fno-omit-frame-pointer -DGRADLAG_DEBUG -DGRADLAG_SANITIZE
 CFLAGS_tsan    := -O1 -g -fsanitize=thread -DGRADLAG_DEBUG -DGRADLAG_SANITIZE
 CFLAGS_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined \
@@ -228,7 +228,7 @@ endif
 
 # Tests that start processes are slow under the sanitizers, so PROCESSES=no leaves them to `make nightly`.
 ifeq ($(PROCESSES),no)
-TESTS := $(filter-out $(patsubst %.c,$(DIR)/tests/%,$(notdir $(shell grep -lE '/(process_rig|sync_rig|campaign)\.h"' $(TEST_SOURCES)))),$(TESTS))
+TESTS := $(filter-out $(patsubst %.c,$(DIR)/tests/%,$(notdir $(shell grep -lE '/(process_rig|sync_rig|trainer_rig|campaign)\.h"' $(TEST_SOURCES)))),$(TESTS))
 endif
 
 .PHONY: tests
