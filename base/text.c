@@ -29,6 +29,19 @@ void text_add_bytes(struct text *t, const char *bytes, size_t length)
     t->at[t->length] = '\0';
 }
 
+status text_add_file(struct text *t, FILE *file)
+{
+    status result = OK;
+    char part[4096];
+    size_t got;
+    while ((got = fread(part, 1, sizeof part, file)) > 0)
+        text_add_bytes(t, part, got);
+    if (ferror(file))
+        FAIL(ERROR_DATA, "%s", strerror(errno));
+done:
+    return result;
+}
+
 void text_add_integer(struct text *t, int64_t value)
 {
     char digits[24];

@@ -4,6 +4,8 @@
 
 #include "base/status.h"
 
+#include <stdio.h>
+
 struct text {
     char *at; /* NUL-terminated, or NULL while empty */
     size_t length, capacity;
@@ -13,6 +15,8 @@ void text_add_integer(struct text *t, int64_t value);
 /* Adds the shortest decimal that reads back as the same finite number. */
 void text_add_real(struct text *t, double value);
 void text_add_bytes(struct text *t, const char *bytes, size_t length);
+/* Adds the rest of the file. ERROR_DATA: a read failed; the message is the system's. */
+status text_add_file(struct text *t, FILE *file) MUST_CHECK;
 /* Bytes of the UTF-8 character at `at`, which is not the end; 0: not UTF-8, or U+FFFE or U+FFFF,
  * which XML excludes. */
 size_t text_utf8_length(const char *at);

@@ -43,7 +43,6 @@ void sync_batch_norm_close(struct sync_batch_norm *j)
 {
     if (j->worker != NULL)
         worker_join(j->worker, NULL);
-    if (j->c != NULL && !j->c->failed) /* failed: sums may still arrive there */
-        memory_free(j->all);
+    memory_free(j->all);
     *j = (struct sync_batch_norm){0};
 }

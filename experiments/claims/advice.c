@@ -115,18 +115,17 @@ static const char *published_map(void)
 static status read_file(const char *path, char **out)
 {
     status result = OK;
-    size_t length = 0, got;
-    char part[4096];
-    FILE *memory = NULL, *file = fopen(path, "rb");
+    struct text text = {0};
+    FILE *file = fopen(path, "rb");
     if (file == NULL)
         FAIL(ERROR_RESULTS, "cannot read the map %s: %s", path, strerror(errno));
-    memory = open_memstream(out, &length);
-    REQUIRE(memory != NULL);
-    while ((got = fread(part, 1, sizeof part, file)) > 0)
-        fwrite(part, 1, got, memory);
+    if (text_add_file(&text, file) != OK) {
+        const struct error why = error_save();
+        FAIL(ERROR_RESULTS, "cannot read the map %s: %s", path, why.message);
+    }
+    *out = text_copy(text.at != NULL ? text.at : "");
 done:
-    if (memory != NULL)
-        REQUIRE(fclose(memory) == 0);
+    text_free(&text);
     if (file != NULL)
         fclose(file);
     return result;

@@ -81,7 +81,9 @@ static status add_host(struct hosts *h, const char *name, size_t length, unsigne
                  (int)length, name);
     for (size_t i = 0; i < h->count; i++)
         if (strlen(h->at[i].name) == length && strncmp(h->at[i].name, name, length) == 0)
-            FAIL(ERROR_USAGE, "%s: host %s stands twice; add its numbers", origin, h->at[i].name);
+            FAIL(ERROR_USAGE,
+                 "%s: host %s is listed twice; list it once, with the sum of its workers", origin,
+                 h->at[i].name);
     TRY(memory_new(&more, h->count + 1, sizeof *more, "hosts"));
     if (h->count > 0)
         memcpy(more, h->at, h->count * sizeof *more);
@@ -93,8 +95,9 @@ static status add_host(struct hosts *h, const char *name, size_t length, unsigne
     more->is_here = is_this_host(more->name);
     for (size_t i = 0; more->is_here && i + 1 < h->count; i++)
         if (h->at[i].is_here)
-            FAIL(ERROR_USAGE, "%s: %s and %s are both this host; add their numbers", origin,
-                 h->at[i].name, more->name);
+            FAIL(ERROR_USAGE,
+                 "%s: %s and %s both name this host; list one of them, with the sum of the workers",
+                 origin, h->at[i].name, more->name);
 done:
     return result;
 }
@@ -164,17 +167,21 @@ done:
 static status read_file(struct hosts *h, const char *path)
 {
     status result = OK;
-    char line[LINE_BYTES], origin[HOST_NAME_BYTES + 32];
+    char *line = NULL, origin[HOST_NAME_BYTES + 32];
+    size_t room = 0;
     FILE *file = fopen(path, "re");
     if (file == NULL)
-        FAIL(ERROR_USAGE, "hosts=%s: the file cannot be read: %s", path, strerror(errno));
-    for (unsigned n = 1; fgets(line, sizeof line, file) != NULL; n++) {
+        FAIL(ERROR_USAGE,
+             "hosts=%s: the file cannot be read: %s; correct the path or its permissions", path,
+             strerror(errno));
+    for (unsigned n = 1; getline(&line, &room, file) >= 0; n++) {
         snprintf(origin, sizeof origin, "%.200s:%u", path, n);
         TRY(read_line(h, line, origin));
     }
     if (h->count == 0)
         FAIL(ERROR_USAGE, "hosts=%s: the file names no host", path);
 done:
+    free(line);
     if (file != NULL)
         fclose(file);
     return result;

@@ -27,7 +27,7 @@ struct hosts { /* zero-initialise */
 
 /* Reads "a:4,b:4" (without a number: 1), a path of a file with one host on each line ("a:4" or
  * "a slots=4"; # begins a comment), or "slurm", the nodes and tasks of the allocation. "" and
- * "localhost" (without a number) give no hosts. ERROR_USAGE: malformed, a host stands twice, or
+ * "localhost" (without a number) give no hosts. ERROR_USAGE: malformed, a host is listed twice, or
  * there is no allocation. */
 status hosts_read(struct hosts *out, const char *text) MUST_CHECK;
 void hosts_free(struct hosts *h);

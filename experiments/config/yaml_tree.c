@@ -180,14 +180,6 @@ done:
     return result;
 }
 
-static void read_all(FILE *file, struct text *out)
-{
-    char part[4096];
-    size_t got;
-    while ((got = fread(part, 1, sizeof part, file)) > 0)
-        text_add_bytes(out, part, got);
-}
-
 status yaml_tree_read_file(struct yaml_tree *out, const char *path)
 {
     static const char database[] = "SQLite format 3";
@@ -197,7 +189,10 @@ status yaml_tree_read_file(struct yaml_tree *out, const char *path)
     FILE *file = fopen(path, "rb");
     if (file == NULL)
         FAIL(ERROR_USAGE, "%s: %s", path, strerror(errno));
-    read_all(file, &text);
+    if (text_add_file(&text, file) != OK) {
+        const struct error why = error_save();
+        FAIL(ERROR_USAGE, "%s: cannot be read: %s", path, why.message);
+    }
     if (text.length >= strlen(database) && memcmp(text.at, database, strlen(database)) == 0)
         FAIL(ERROR_USAGE, "%s is a results file; name it with results=%s", path, path);
     TRY(read_from(out, path, &text));

@@ -248,8 +248,9 @@ void role_write_verdict(const char *folder, status code, const char *text)
 /* If the starter stopped this server because the run failed, returns the stored reason. */
 static status read_verdict(status ended)
 {
-    char path[160], text[2048];
+    char path[160];
     int code = 0;
+    struct text text = {0};
     const char *pipe = getenv("GRADLAG_MAILBOX");
     const char *slash = pipe != NULL ? strrchr(pipe, '/') : NULL;
     if (ended != STOPPED || slash == NULL)
@@ -258,8 +259,9 @@ static status read_verdict(status ended)
     FILE *file = fopen(path, "r");
     if (file == NULL)
         return ended;
-    if (fscanf(file, "%d %2047[^\n]", &code, text) == 2)
-        ended = error_set((status)code, __FILE__, __LINE__, "%s", text);
+    if (fscanf(file, "%d ", &code) == 1 && text_add_file(&text, file) == OK && text.length > 0)
+        ended = error_set((status)code, __FILE__, __LINE__, "%s", text.at);
+    text_free(&text);
     fclose(file);
     return ended;
 }

@@ -36,10 +36,14 @@ status run_checkpoint_hash(const char *path, char hex[65])
     sha256_begin(&hash);
     while ((got = fread(bytes, 1, sizeof bytes, file)) > 0)
         sha256_add(&hash, bytes, got);
+    if (ferror(file))
+        FAIL(ERROR_DATA, "checkpoint %s cannot be read: %s", path, strerror(errno));
     sha256_end(&hash, hex);
 done:
     if (file != NULL)
         fclose(file);
+    else if (fd >= 0)
+        close(fd);
     return result;
 }
 
@@ -346,6 +350,7 @@ done:
 /* ---- reading -----------------------------------------------------------------------------------
  */
 
+/* Every number is at least 0, except the sum of losses of a model of the user. */
 static status read_number(const char *path, const char *key, const char *text, double *out)
 {
     status result = OK;
@@ -356,7 +361,8 @@ static status read_number(const char *path, const char *key, const char *text, d
             "initial= can start a new run from its parameters",
             path, key);
     }
-    if (!text_to_real(text, out) || *out < 0 || *out >= 9e15)
+    const bool signed_number = strcmp(key, number_names[LOSS_SUM]) == 0;
+    if (!text_to_real(text, out) || fabs(*out) >= 9e15 || (*out < 0 && !signed_number))
         FAIL(ERROR_DATA, "%s: note '%s' is '%s', which is not a valid number; the file is damaged",
              path, key, text);
 done:

@@ -12,6 +12,7 @@
 
 /* Processes are numbered: first servers, then workers. */
 enum trace_lane { LANE_MAIN, LANE_HIDDEN, LANES };
+enum { PROCESSES_MOST = 1 << 20 }; /* of servers, and of workers; more: the file is damaged */
 
 struct evaluation_pause { /* all other clocks stopped */
     int64_t updates;      /* applied before it */
@@ -25,7 +26,7 @@ struct trace {
     sqlite3_stmt *passes; /* passes of one rank and update; NULL: not a pipeline */
     int64_t run;
     unsigned servers, workers;
-    bool pipeline, paced;
+    bool pipeline, paced, damaged;
     int64_t (*ends)[LANES];         /* [servers + workers] end of the last span of each lane, µs */
     struct evaluation_pause *pause; /* in order */
     size_t pauses, shown;
@@ -181,10 +182,21 @@ static bool write_passes(struct parts *p, int64_t worker)
     return any;
 }
 
+/* False: the trace has no such worker (a worker joined after the count, or the file is damaged). */
+static bool worker_of(const struct trace *t, sqlite3_stmt *s, int column, unsigned *worker)
+{
+    const int64_t number = sqlite3_column_int64(s, column);
+    *worker = (unsigned)number;
+    return number >= 0 && number < t->workers;
+}
+
 static void write_step(struct trace *t, sqlite3_stmt *s)
 {
     enum { UPDATE, WORKER, AT, COMPUTE, EXCHANGE, APPLY, DATA, FORWARD, BACKWARD, HIDDEN };
-    unsigned process = t->servers + (unsigned)sqlite3_column_int(s, WORKER);
+    unsigned worker;
+    if (!worker_of(t, s, WORKER, &worker))
+        return;
+    const unsigned process = t->servers + worker;
     int64_t compute = us(s, COMPUTE), exchange = us(s, EXCHANGE), apply = us(s, APPLY);
     int64_t data = us(s, DATA), forward = us(s, FORWARD), backward = us(s, BACKWARD);
     int64_t update = sqlite3_column_int64(s, UPDATE);
@@ -194,7 +206,7 @@ static void write_step(struct trace *t, sqlite3_stmt *s)
     struct parts p = {t, process, whole, whole.from, update};
 
     write_span(t, process, LANE_MAIN, "step", whole, update);
-    if (t->passes != NULL && write_passes(&p, sqlite3_column_int64(s, WORKER)))
+    if (t->passes != NULL && write_passes(&p, worker))
         exchange = whole.to - p.at - apply;
     else
         write_compute(&p, compute, data, forward, backward);
@@ -209,8 +221,11 @@ static void write_step(struct trace *t, sqlite3_stmt *s)
 static void write_push(struct trace *t, sqlite3_stmt *s)
 {
     enum { UPDATE, WORKER, AT, PULL, COMPUTE, QUEUE, APPLY, SERVER, DATA, FORWARD, BACKWARD, USED };
-    unsigned server = (unsigned)sqlite3_column_int(s, SERVER);
-    unsigned process = t->servers + (unsigned)sqlite3_column_int(s, WORKER);
+    const int64_t number = sqlite3_column_int64(s, SERVER);
+    unsigned worker;
+    if (!worker_of(t, s, WORKER, &worker) || number < 0 || number >= t->servers)
+        return;
+    const unsigned server = (unsigned)number, process = t->servers + worker;
     int64_t update = sqlite3_column_int64(s, UPDATE);
     int64_t before = update - sqlite3_column_int64(s, USED);
     int64_t at = ended_at(t, sqlite3_column_double(s, AT), before);
@@ -236,7 +251,9 @@ static void write_push(struct trace *t, sqlite3_stmt *s)
 static void write_piece(struct trace *t, sqlite3_stmt *s)
 {
     enum { WORKER, NAME, UPDATE, MICRO_BATCH, VERSION, LENGTH, AT };
-    unsigned process = (unsigned)sqlite3_column_int(s, WORKER);
+    unsigned process;
+    if (!worker_of(t, s, WORKER, &process))
+        return;
     const char *name = (const char *)sqlite3_column_text(s, NAME);
     int64_t version = sqlite3_column_int64(s, VERSION), length = us(s, LENGTH);
     int64_t to = ended_at(t, sqlite3_column_double(s, AT), version);
@@ -267,8 +284,11 @@ static void count_processes(struct trace *t, sqlite3_stmt *s)
 {
     t->pipeline = sqlite3_column_int(s, 0) != 0;
     t->paced = sqlite3_column_int(s, 1) != 0;
-    t->servers = t->pipeline ? 0 : (unsigned)sqlite3_column_int(s, 2);
-    t->workers = (unsigned)sqlite3_column_int(s, 3);
+    const int64_t servers = t->pipeline ? 0 : sqlite3_column_int64(s, 2);
+    const int64_t workers = sqlite3_column_int64(s, 3);
+    t->damaged = servers > PROCESSES_MOST || workers > PROCESSES_MOST || servers < 0 || workers < 1;
+    t->servers = t->damaged ? 0 : (unsigned)servers;
+    t->workers = t->damaged ? 0 : (unsigned)workers;
     t->pauses = (size_t)sqlite3_column_int64(s, 4);
 }
 
@@ -287,7 +307,6 @@ static void keep_evaluation(struct trace *t, sqlite3_stmt *s)
 static status look_at_run(struct trace *t)
 {
     status result = OK;
-    enum { MOST = 1 << 20 };
     TRY(each_row(t,
                  "SELECT mode = 'pipeline', config ->> '$.pace' <> 'none',"
                  " (SELECT coalesce(max(server) + 1, 0) FROM push WHERE run_id = ?1),"
@@ -296,11 +315,10 @@ static status look_at_run(struct trace *t)
                  "  (SELECT coalesce(max(worker), 0) FROM pass WHERE run_id = ?1)),"
                  " (SELECT count(*) FROM evaluation WHERE run_id = ?1) FROM run WHERE id = ?1",
                  count_processes));
-    if (t->servers > MOST || t->workers > MOST)
+    if (t->damaged)
         FAIL(ERROR_RESULTS,
-             "the rows of the run name %u servers and %u workers, so the file is damaged; use a "
-             "copy of it",
-             t->servers, t->workers);
+             "rows of the run have impossible numbers of workers or servers: the file is damaged; "
+             "use a copy of it");
     TRY(memory_new(&t->ends, (size_t)t->servers + t->workers, sizeof *t->ends, "the trace"));
     TRY(memory_new(&t->pause, t->pauses + 1, sizeof *t->pause, "the trace"));
     TRY(each_row(t,

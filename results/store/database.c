@@ -293,6 +293,13 @@ done:
     return result;
 }
 
+/* Also for a connection that was not set up completely, which must not be kept. */
+static void close_now(sqlite3 *db)
+{
+    int code = sqlite3_close(db); /* NULL: no effect */
+    REQUIRE(code == SQLITE_OK);   /* SQLITE_BUSY: a statement was not finalized */
+}
+
 status database_open(sqlite3 **out, const char *path)
 {
     status result = OK;
@@ -323,7 +330,7 @@ status database_open(sqlite3 **out, const char *path)
     *out = db;
     db = NULL;
 done:
-    database_close(&db);
+    close_now(db);
     return result;
 }
 
@@ -427,7 +434,7 @@ static status open_reader(sqlite3 **out, const char *path, bool maybe)
     *out = db;
     db = NULL;
 done:
-    database_close(&db);
+    close_now(db);
     return result;
 }
 
@@ -443,9 +450,7 @@ status database_open_reader_if_any(sqlite3 **out, const char *path)
 
 void database_close(sqlite3 **db)
 {
-    if (*db != NULL && !kept_put(*db)) {
-        int code = sqlite3_close(*db);
-        REQUIRE(code == SQLITE_OK); /* SQLITE_BUSY: a statement was not finalized */
-    }
+    if (*db != NULL && !kept_put(*db))
+        close_now(*db);
     *db = NULL;
 }

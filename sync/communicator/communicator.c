@@ -103,6 +103,7 @@ void communicator_close(communicator **c)
         if ((*c)->buffer_is_ours)
             shared_memory_free((*c)->buffer);
         memory_free((*c)->received);
+        memory_free((*c)->staging);
     }
     overlap_close(*c);
     ranks_close(*c);
@@ -245,19 +246,39 @@ double communicator_sent_bytes(const communicator *c)
     return c->sent_bytes;
 }
 
+/* Broadcasts and gathers go through memory of the communicator, not the caller's: after a failed
+ * wait MPI may still write to it, and the caller may free its own. */
+static status stage(communicator *c, size_t bytes)
+{
+    status result = OK;
+    if (bytes <= c->staging_bytes)
+        return OK;
+    if (!c->failed)
+        memory_free(c->staging);
+    c->staging = NULL;
+    c->staging_bytes = 0;
+    TRY(memory_new(&c->staging, bytes, 1, "messages of ranks"));
+    c->staging_bytes = bytes;
+done:
+    return result;
+}
+
 status communicator_broadcast(communicator *c, void *data, size_t bytes, unsigned root)
 {
-    enum { PIECE = 1 << 30 }; /* MPI counts in int */
+    enum { PIECE = 1 << 20 };
     status result = OK;
     REQUIRE(root < c->size);
     TRY(ranks_gate(c, "a broadcast"));
     for (size_t from = 0; c->size > 1 && from < bytes; from += PIECE) {
         size_t length = bytes - from < PIECE ? bytes - from : PIECE;
         MPI_Request request;
-        TRY(ranks_check(MPI_Ibcast((char *)data + from, (int)length, MPI_BYTE, (int)root,
-                                   c->ranks->world, &request),
-                        "a broadcast"));
+        TRY(stage(c, length));
+        memcpy(c->staging, (char *)data + from, length);
+        TRY(ranks_check(
+            MPI_Ibcast(c->staging, (int)length, MPI_BYTE, (int)root, c->ranks->world, &request),
+            "a broadcast"));
         TRY(ranks_wait(c, &request, 1, "a broadcast"));
+        memcpy((char *)data + from, c->staging, length);
     }
 done:
     return mark_failed(c, result);
@@ -273,10 +294,13 @@ status communicator_gather_all(communicator *c, const void *in, size_t bytes, vo
         return OK;
     }
     TRY(ranks_gate(c, "a gather"));
-    TRY(ranks_check(MPI_Iallgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE,
-                                   c->ranks->world, &request),
+    TRY(stage(c, bytes * c->size));
+    memcpy(c->staging + bytes * c->rank, in, bytes);
+    TRY(ranks_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, c->staging, (int)bytes,
+                                   MPI_BYTE, c->ranks->world, &request),
                     "a gather"));
     TRY(ranks_wait(c, &request, 1, "a gather"));
+    memcpy(out, c->staging, bytes * c->size);
 done:
     return mark_failed(c, result);
 }

@@ -82,11 +82,13 @@ struct communicator {
     float *buffer;                    /* communicator_buffer */
     bool buffer_is_ours;              /* allocated by communicator_open, not by the kind */
     float *received;                  /* reduction=ordered: this rank's chunk from every rank */
-    double sent_bytes;                /* so far; see communicator_sent_bytes */
-    size_t bucket;                    /* elements of a part; parts are cut from the start */
-    struct overlap *overlap;          /* overlap.c */
-    struct ranks *ranks;              /* ranks.h */
-    void *state;                      /* of the kind */
+    char *staging;                    /* [staging_bytes]: messages of broadcasts and gathers */
+    size_t staging_bytes;
+    double sent_bytes;       /* so far; see communicator_sent_bytes */
+    size_t bucket;           /* elements of a part; parts are cut from the start */
+    struct overlap *overlap; /* overlap.c */
+    struct ranks *ranks;     /* ranks.h */
+    void *state;             /* of the kind */
 };
 
 /* Extra floats that travel behind a vector, so that a loss or a flag needs no message of its own:
@@ -190,9 +192,10 @@ void communicator_advance(communicator *c, size_t final_from);
  * were complete before this call. */
 status communicator_finish(communicator *c, size_t notes, uint64_t *hidden_ns) MUST_CHECK;
 
-/* Copies `bytes` bytes from rank `root` to all ranks. */
+/* Copies `bytes` bytes from rank `root` to all ranks. After an error the caller may free `data`. */
 status communicator_broadcast(communicator *c, void *data, size_t bytes, unsigned root) MUST_CHECK;
-/* Copies `bytes` bytes of every rank to every rank: in → out[size × bytes], in rank order. */
+/* Copies `bytes` bytes of every rank to every rank: in → out[size × bytes], in rank order. After an
+ * error the caller may free both. */
 status communicator_gather_all(communicator *c, const void *in, size_t bytes, void *out) MUST_CHECK;
 status communicator_barrier(communicator *c) MUST_CHECK;
 /* A barrier with the limit COMMUNICATOR_PATIENCE × timeout_s, for when a rank may do long work.

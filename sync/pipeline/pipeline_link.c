@@ -168,7 +168,8 @@ void link_close(struct pipeline_link *l)
         if (l->stage_ranks.world != MPI_COMM_NULL)
             MPI_Comm_free(&l->stage_ranks.world);
     }
-    memory_free(l->stage_group.received);
+    if (!ranks_abandoned()) /* else MPI may still write to it */
+        memory_free(l->stage_group.received);
     l->c = NULL;
 }
 

@@ -173,6 +173,8 @@ void pipeline_stage_close(struct pipeline_stage *p)
     abandon_messages(p);
     passes_close(&p->passes);
     link_close(&p->link);
+    if (ranks_abandoned()) /* else MPI may still read or write the memory until the process ends */
+        return;
     stage_close(&p->stage);
     optimizer_close(&p->optimizer);
     pace_close(&p->pace);

@@ -3,7 +3,9 @@
  * docs/external-models.md, and shell scripts that fail.
  */
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "tests/rigs/process_rig.h"
 
 #include <setjmp.h>
@@ -288,6 +290,24 @@ static void a_program_that_fails_is_named_and_leaves_nothing(void **state)
     unsetenv("GRADIENT");
 }
 
+/* A logarithm of a density, for example. */
+static void a_run_with_negative_losses_resumes(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "peer.sh", script);
+    setenv("GRADIENT", "echo '{\"loss\":-3}'", 1);
+    assert_int_equal(RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "updates=20", "workers=1",
+                             "checkpoint=at-{version}.safetensors", "checkpoint_every=1"),
+                     OK);
+    char *from = text_copy(process_ask(r, "SELECT 'resume=' || path FROM checkpoint LIMIT 1"));
+    if (RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "updates=20", "workers=1", from) != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'finished' AND updates = 20",
+                          "2");
+    memory_free(from);
+    unsetenv("GRADIENT");
+}
+
 static void a_command_that_cannot_start_is_an_error(void **state)
 {
     struct process_rig *r = *state;
@@ -424,6 +444,7 @@ int main(int argc, char **argv)
         PROCESS_TEST(parameters_and_gradients_are_used_in_place),
         PROCESS_TEST(a_program_cannot_change_parameters),
         PROCESS_TEST(a_program_that_fails_is_named_and_leaves_nothing),
+        PROCESS_TEST(a_run_with_negative_losses_resumes),
         PROCESS_TEST(a_command_that_cannot_start_is_an_error),
         PROCESS_TEST(a_program_ends_with_the_gradlag_that_started_it),
         PROCESS_TEST(a_worker_that_dies_before_it_joins_is_not_awaited),

@@ -68,7 +68,7 @@ static void a_trusted_network_is_not_encrypted_and_may_be_chosen(void **state)
 {
     struct process_rig *r = *state;
     if (with_hosts(
-            r, "echo '10.79.0.2 slots=2 # the only one' >list; " ON(
+            r, "printf '10.79.0.2 slots=2 # %700s\\n' 'the only one' >list; " ON(
                    1) "hosts=list mode=async trusted_network=yes network.interface=eth0 " SMALL) !=
         OK)
         fail_msg("%s", process_errors(r));

@@ -288,6 +288,25 @@ static void impossible_traces_are_refused_or_reported(void **state)
     process_expect_answer(r, "SELECT status FROM run ORDER BY id DESC LIMIT 1", "finished");
 }
 
+/* Rows of workers that cannot exist: too many, or negative. */
+static void damaged_rows_do_no_harm(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", "samples=6000"), OK);
+    char *results = text_copy(process_path(r, "results.db"));
+    char *trace = text_copy(process_path(r, "t.json"));
+    assert_int_equal(process_shell(r, "sqlite3 results.db 'UPDATE step SET worker = -7 "
+                                      "WHERE update_version = 1 AND worker = 1'"),
+                     OK);
+    assert_int_equal(trace_write(results, "1", trace), OK);
+    assert_int_equal(process_shell(r, "sqlite3 results.db 'UPDATE step SET worker = 4294967296 "
+                                      "WHERE update_version = 2 AND worker = 1'"),
+                     OK);
+    assert_int_equal(trace_write(results, "1", trace), ERROR_RESULTS);
+    memory_free(results);
+    memory_free(trace);
+}
+
 static void an_incomplete_trace_is_removed(void **state)
 {
     struct process_rig *r = *state;
@@ -321,6 +340,7 @@ int main(void)
         TRACE_TEST(local_steps_have_parts_of_their_time),
         TRACE_TEST(asynchronous_workers_and_their_server_are_in_one_trace),
         TRACE_TEST(virtual_clusters_use_virtual_time),
+        TRACE_TEST(damaged_rows_do_no_harm),
         TRACE_TEST(an_incomplete_trace_is_removed),
         TRACE_TEST(impossible_traces_are_refused_or_reported),
     };
