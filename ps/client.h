@@ -54,8 +54,9 @@ struct ps_push {
 };
 
 /* Sends hello and waits for the first release. ERROR_PEER: a server did not answer within
- * timeout_s. ERROR_PROTOCOL: a server refused the worker; the message has the server's reason.
- * STOPPED. */
+ * timeout_s, evicted the worker, or training is over. ERROR_PROTOCOL: a server refused the worker
+ * (the message has the server's reason) or sent a malformed message. ERROR_USAGE: the endpoint is
+ * invalid. STOPPED: *stop is set. Any other error: the server ended the run with it. */
 status ps_client_open(ps_client **out, const struct ps_client_options *o,
                       struct ps_release *first) MUST_CHECK;
 /* Sends `gradient` and waits for the next release. Errors as above. */

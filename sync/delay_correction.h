@@ -5,13 +5,13 @@
  *
  * u_t is the whole update that the optimizer makes from the delayed gradient: rate, bias correction
  * and decoupled weight decay are in it. Without a delay, u_t would have been applied d updates
- * earlier, in place of u_{t−d}. The difference of the two is the error of that update, and it is
- * made good now, once. So Σ of the applied updates is Σ u_t plus the last d of them. The first d
+ * earlier, in place of u_{t−d}. The difference of the two is the error of that update. This update
+ * corrects it, once. So Σ of the applied updates is Σ u_t plus the last d of them. The first d
  * updates are ordinary ones. The optimizer's own state is not corrected.
  *
  * Source for d = 1: Zmushko, Petrov, Abdullaev, Khrushchev, Horváth 2026, "One-Step Gradient Delay
  * is Not a Barrier for Large-Scale Asynchronous Pipeline Parallel LLM Pretraining"
- * (arXiv:2606.30634). The text of the paper could not be had. The equation is that of a second
+ * (arXiv:2606.30634). The text of the paper was not available. The equation is that of a second
  * implementation, which states that it follows the paper's algorithms 1 and 2 (RamTorch,
  * ramtorch/delayed_optim.py, with its factor on the correction at 1). d > 1 is an extension of this
  * program, not of the paper.

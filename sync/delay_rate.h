@@ -8,9 +8,9 @@
  *
  * Source: Yang, Zhang, Li, Ré, Aberger, De Sa 2021, "PipeMare: Asynchronous Pipeline Parallel DNN
  * Training" (MLSys, arXiv:1910.05124), learning rate rescheduling; with weight stashing it is
- * called PipeDream-LR. The text of the paper could not be had. The equation is that of the programs
- * of Ajanthan et al. 2025 (arXiv:2505.01099; AsyncPP, adjust_learning_rate) and Jung et al. 2026
- * (arXiv:2602.03515), which have it for comparison. There each stage has its own d.
+ * called PipeDream-LR. The text of the paper was not available. The equation is that of the
+ * programs of Ajanthan et al. 2025 (arXiv:2505.01099; AsyncPP, adjust_learning_rate) and Jung et
+ * al. 2026 (arXiv:2602.03515), which have it for comparison. There each stage has its own d.
  */
 #ifndef GRADLAG_SYNC_DELAY_RATE_H
 #define GRADLAG_SYNC_DELAY_RATE_H

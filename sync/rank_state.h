@@ -30,7 +30,8 @@ struct rank_state {
     float *all;  /* [size][each], on rank 0; else NULL */
 };
 
-/* Close it also after an error. `here`: this is rank 0, and it will gather or scatter. */
+/* Close it also after an error. `here`: this is rank 0, and it will gather or scatter. ERROR_USAGE:
+ * the state of one rank does not fit into one MPI message. */
 status rank_state_open(struct rank_state *k, const replica *r, bool here) MUST_CHECK;
 void rank_state_close(struct rank_state *k);
 /* Sends each rank's state to rank 0. `waiting`: [delay]. On rank 0

@@ -14,7 +14,8 @@
  * NULL: training begins at update 0; NULL on other ranks), that state is used, and each rank gets
  * its own state from it. `waiting` as in rank_state.h. *at ← the position of training, the same on
  * all ranks, without vectors; at->waiting of the notes are set.
- * ERROR_USAGE: the checkpoint lacks state that this run needs. */
+ * ERROR_USAGE: the checkpoint lacks state that this run needs. ERROR_DATA: its counts of waiting
+ * gradients or kept updates are impossible. */
 status replica_check_begin(communicator *c, replica *r, struct rank_state *kept,
                            const struct training_state *start, struct training_state *at,
                            struct waiting_note *waiting) MUST_CHECK;

@@ -16,7 +16,7 @@ struct sync_trainer_options {
     /* engine=virtual: all ranks are in this process, the worker belongs to the pool, and the
      * communicator was opened by communicator_open_alone. NULL: this process is one rank. */
     struct virtual_ranks *virtual;
-    struct training_hooks hooks;        /* used on rank 0 */
+    struct training_hooks hooks;        /* rank 0 uses all; every rank reads `stop` */
     recorder *recorder;                 /* on rank 0; NULL elsewhere */
     const struct training_state *start; /* on rank 0: the checkpoint to resume; else NULL */
     bool first_evaluates; /* a pipeline: only rank 0 has all parameters, so it evaluates alone */
@@ -31,8 +31,14 @@ static inline unsigned sync_trainer_ranks(const struct sync_trainer_options *o)
  * come later. */
 status sync_trainer_check(const options *settings) MUST_CHECK;
 
-/* Trains on every rank until all samples are used: compute, allreduce, apply. ERROR_DIVERGED, on
- * all ranks: a gradient is not finite. STOPPED, on all ranks: rank 0's hook asked to stop. */
+/* Trains on every rank until all samples are used: compute, allreduce, apply.
+ *   - ERROR_DIVERGED, on all ranks: a gradient or loss is not finite; with on_nonfinite=skip, in
+ *     more than ten updates in a row.
+ *   - STOPPED, on all ranks: `stop` of a rank is set.
+ *   - ERROR_USAGE: settings exclude each other.
+ *   - ERROR_OTHER: ranks have different parameters.
+ *   - ERROR_PEER: another rank failed or did not arrive; a rank that fails returns its own error.
+ */
 status sync_trainer_run(const struct sync_trainer_options *o,
                         struct training_outcome *out) MUST_CHECK;
 

@@ -20,12 +20,15 @@ struct checkpoint_note {
     const char *key, *value;
 };
 
+/* Writes all tensors as F32, in this order, and the notes. Replaces `path` only when the new file
+ * is complete. */
 status checkpoint_write(const char *path, const struct checkpoint_tensor *tensors,
                         size_t tensor_count, const struct checkpoint_note *notes,
                         size_t note_count) MUST_CHECK;
 /* Fills every tensor named in `tensors` from the file and ignores other tensors. Sets the values of
  * `notes` to copies that the caller frees (memory_free); NULL: the file lacks the key. ERROR_DATA:
- * a tensor is missing or has another shape or dtype, or the file is truncated or malformed. */
+ * a tensor is missing or has another shape or dtype, or the file is truncated or malformed; then
+ * some tensors may be filled. */
 status checkpoint_read(const char *path, const struct checkpoint_tensor *tensors,
                        size_t tensor_count, struct checkpoint_note *notes,
                        size_t note_count) MUST_CHECK;

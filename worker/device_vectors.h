@@ -41,7 +41,7 @@ struct device_update {
     float notes[DEVICE_NOTES];
 };
 
-/* What came of such a step. */
+/* The result of such a step. */
 struct device_result {
     double loss;      /* of this rank, a sum as in struct op_loss */
     double squares;   /* Σ gradient², before `scale` */

@@ -65,7 +65,7 @@ struct training_hooks {
     status (*checkpoint)(void *context, const struct training_state *now);
     /* True if the process of `worker` has ended, so that it will not join. NULL: not known. */
     bool (*worker_ended)(void *context, unsigned worker);
-    /* `worker` is lost, and training goes on without it. NULL: nobody needs to know. */
+    /* `worker` is lost, and training goes on without it. NULL: the loss is not reported. */
     void (*lost)(void *context, unsigned worker);
     /* Non-zero: stop soon and keep the results so far (STOPPED). A signal handler sets it. */
     const volatile sig_atomic_t *stop;
@@ -93,7 +93,8 @@ struct training_outcome {
 
 /* Length of the training, from the one key of epochs | samples | updates | seconds that is set, and
  * samples between evaluations, from evaluate_every (in epochs; 0: evaluate only at the end).
- * `update_samples`: samples per update. ERROR_USAGE: more than one of the four keys is set. */
+ * `update_samples`: samples per update. ERROR_USAGE: more than one of the four keys is set, or the
+ * length is 0 samples, or 2^62 or more. */
 struct training_length {
     uint64_t total_samples, evaluate_every;
     double seconds; /* of training; then total_samples is TRAINING_ENDLESS. 0: samples count */

@@ -31,8 +31,8 @@ struct worker_options {
     bool no_gradients; /* the caller never calls worker_gradient; pipeline stages compute gradients
                         */
     bool parameters_only; /* do not load the dataset: only shapes and initial parameters */
-    /* Non-zero: the run shall stop. An external program is then awaited for timeout_s at most.
-     * NULL: nothing sets it. A signal handler does. */
+    /* Non-zero: the run must stop; a signal handler sets it. The worker then waits for an external
+     * program for at most timeout_s. NULL: requests to stop are ignored. */
     const volatile sig_atomic_t *stop;
 };
 

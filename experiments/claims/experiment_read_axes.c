@@ -163,10 +163,12 @@ static status keep_levels(const struct yaml_tree *d, const struct experiment *e,
         TRY(node_require(d, n, NODE_SCALAR, a->name));
         while (at < a->count && strcmp(a->levels[at].name, n->text) != 0)
             at++;
-        if (at == a->count || wanted[at]) {
-            FAIL(ERROR_USAGE, "%s:%u: %s '%s' of axis '%s'", d->name, n->line,
-                 at == a->count ? "there is no level" : "a second time level", n->text, a->name);
-        }
+        if (at == a->count)
+            FAIL(ERROR_USAGE, "%s:%u: axis '%s' has no level '%s'; give one of its levels", d->name,
+                 n->line, a->name, n->text);
+        if (wanted[at])
+            FAIL(ERROR_USAGE, "%s:%u: level '%s' of axis '%s' is listed twice; keep one", d->name,
+                 n->line, n->text, a->name);
         wanted[at] = true;
     }
     for (size_t c = 0; c < e->columns.count; c++)

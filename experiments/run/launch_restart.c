@@ -83,7 +83,7 @@ static status choose_hosts(struct launch *l)
     for (size_t i = 0; hosts_slots(&l->hosts) < needed; i = (i + 1) % kept)
         l->hosts.at[i].slots++;
     if (lost.length > 0)
-        log_warning("without %s: the other hosts get its ranks", lost.at);
+        log_warning("no answer from %s; the other hosts run its ranks", lost.at);
     launch_list_hosts(l);
 done:
     text_free(&lost);

@@ -32,12 +32,14 @@ status run_checkpoint_hash(const char *path, char hex[65])
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not block on a FIFO */
     FILE *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
     if (file == NULL)
-        FAIL(ERROR_DATA, "checkpoint %s cannot be read: %s", path, strerror(errno));
+        FAIL(ERROR_DATA, "checkpoint %s cannot be read: %s; choose a file that checkpoint= wrote",
+             path, strerror(errno));
     sha256_begin(&hash);
     while ((got = fread(bytes, 1, sizeof bytes, file)) > 0)
         sha256_add(&hash, bytes, got);
     if (ferror(file))
-        FAIL(ERROR_DATA, "checkpoint %s cannot be read: %s", path, strerror(errno));
+        FAIL(ERROR_DATA, "checkpoint %s cannot be read: %s; choose a file that checkpoint= wrote",
+             path, strerror(errno));
     sha256_end(&hash, hex);
 done:
     if (file != NULL)
@@ -473,7 +475,8 @@ static status allocate_vectors(struct run_checkpoint_file *s, const struct notes
     const size_t most =
         notes->lists[BATCHES].at != NULL ? CORRECTION_SHARED + workers : 2 * (size_t)DELAY_MOST;
     if (vectors > most || s->state.waiting > vectors)
-        FAIL(ERROR_DATA, "the checkpoint is damaged: %zu vectors of rules, %zu of them waiting",
+        FAIL(ERROR_DATA,
+             "the checkpoint is damaged: %zu vectors of rules, %zu of them waiting; choose another",
              vectors, s->state.waiting);
     TRY(memory_new(&s->vectors, vectors + 1, sizeof(float *), "vectors of rules"));
     s->state.vectors = (const float *const *)s->vectors;
@@ -493,7 +496,8 @@ static status allocate_server_state(struct run_checkpoint_file *s, struct notes 
     if (notes->lists[BATCHES].at == NULL)
         return OK;
     if (notes->lists[BATCHES].count != workers) {
-        FAIL(ERROR_DATA, "the checkpoint is damaged: a run of %zu workers with %zu positions",
+        FAIL(ERROR_DATA,
+             "the checkpoint is damaged: a run of %zu workers with %zu positions; choose another",
              workers, notes->lists[BATCHES].count);
     }
     TRY(memory_new(&s->batches, workers, sizeof *s->batches, "workers' batches"));
@@ -534,7 +538,8 @@ static status allocate_state(struct run_checkpoint_file *s, struct notes *notes,
     const size_t workers = workers_max_of(settings);
     TRY(states_of(settings, &states));
     if (each > UINT32_MAX)
-        FAIL(ERROR_DATA, "the checkpoint is damaged: %zu floats of state for each rank", each);
+        FAIL(ERROR_DATA,
+             "the checkpoint is damaged: %zu floats of state for each rank; choose another", each);
     TRY(memory_new(&s->parameters, parameters, sizeof(float), "parameters"));
     TRY(memory_new(&s->optimizer_state, states * parameters + 1, sizeof(float), "optimizer state"));
     TRY(memory_new(&s->ranks, workers * each + 1, sizeof(float), "state of ranks"));

@@ -17,10 +17,10 @@
  *   C2  Each push that is not a duplicate yields exactly one record, once its outcome is known.
  *   C3  A push with a sequence number that was handled before changes nothing (exactly once).
  *   C4  A released worker's slot holds the version of its release until its next push or loss.
- *   C5  A gradient that is not finite changes neither the parameters, nor the optimizer's state,
- * nor the running sum. With on_nonfinite=skip (one server) it is skipped and its worker is
- *       released. The eleventh such gradient without an update in between ends the run. So does an
- *       update that is not finite although its gradients are.
+ *   C5  A gradient that is not finite changes no parameter, no state of the optimizer and no sum.
+ *       With on_nonfinite=skip (one server) it is skipped and its worker is released. The eleventh
+ *       such gradient without an update in between ends the run. So does an update that is not
+ *       finite although its gradients are.
  *   C6  With consistency=bsp every record has staleness 0, and the update is the ordered mean.
  */
 #ifndef GRADLAG_PS_CORE_SERVER_CORE_H

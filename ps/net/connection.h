@@ -42,8 +42,9 @@ status connection_open(connection **out, const struct connection_options *o) MUS
 /* Handles the messages that have arrived, until the connection is released or has ended. If none
  * has arrived and `wait` is true, waits a part of a second. Call it in a loop. With several servers
  * call it for each in turn, also for those that have released: they may report the end of training.
- * ERROR_PEER: the server did not answer within timeout_s. ERROR_PROTOCOL: the server refused this
- * worker. Any other error: the server ended the run with it. */
+ * ERROR_PEER: the server did not answer within timeout_s, evicted this worker, or training is over.
+ * ERROR_PROTOCOL: the server refused this worker or sent a malformed message. Any other error: the
+ * server ended the run with it. */
 status connection_advance(connection *c, bool wait) MUST_CHECK;
 bool connection_is_released(const connection *c);
 /* Training is over; call connection_close() next. */

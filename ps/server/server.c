@@ -260,7 +260,7 @@ static void await_peers(struct server *s, uint64_t now)
                     "data): see their own messages",
                     names, channel_endpoint(s->channel), (double)limit_ms * 1e-3, LIVENESS_FACTOR);
     } else {
-        log_warning("%s did not join; training begins without (on_lost=continue)", names);
+        log_warning("%s did not join; training begins without them (on_lost=continue)", names);
         server_event(s, SEVERITY_WARNING, "workers_missing", -1, names);
         peers_begin(s);
     }

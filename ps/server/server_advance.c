@@ -53,8 +53,9 @@ static bool dismissing(struct server *s)
     if (!closed && clock_ns() < s->until_ns)
         return false;
     if (!closed)
-        log_warning("records of other servers are missing: they did not come within %d s",
-                    END_FAILED_MS / 1000);
+        log_warning(
+            "records of other servers are missing: these servers did not send them within %d s",
+            END_FAILED_MS / 1000);
     server_enter(s, STATE_CLOSED); /* T10 */
     return true;
 }
@@ -426,7 +427,8 @@ static void fail_late(struct server *s, const char *what, double late_s)
         return;
     }
     server_fail(s, s->state == STATE_SAVING ? ERROR_OTHER : ERROR_PEER,
-                "%s has not ended for %.1f s (limit: %d times timeout_s, or the longest so far): "
+                "%s has not ended for %.1f s (limit: %d times the longer of timeout_s and the "
+                "longest so far): "
                 "does a device or a file system hang? If it is only slow, set a longer timeout_s",
                 what, late_s, LIVENESS_FACTOR);
     wind_up(s);

@@ -38,7 +38,7 @@ static bool check_work(struct server *s, unsigned w, uint64_t now)
     if (busy_ms >= limit_ms) {
         snprintf(text, sizeof text,
                  "has sent no gradient for %.1f s, though it gives signs of life (limit: %d times "
-                 "timeout_s, or the longest step): does it hang?",
+                 "the longer of timeout_s and the longest step): does it hang?",
                  (double)busy_ms * 1e-3, LIVENESS_FACTOR);
         peers_lose(s, w, ERROR_PEER, text);
         return false;
@@ -70,8 +70,8 @@ static void check_all_work(struct server *s, uint64_t now)
             length += (size_t)snprintf(names + length, sizeof names - length, "%s%u",
                                        length > 0 ? ", " : "", w);
     if (length > 0)
-        log_warning("no gradient for %.1f s or longer from worker %s, though it gives signs of "
-                    "life; the limit is %.0f s",
+        log_warning("no gradient for %.1f s or longer from these workers, although they give signs "
+                    "of life: %s; the limit is %.0f s",
                     (double)liveness_name_ms(s->timeout_ms, s->longest_step_ns / MS) * 1e-3, names,
                     (double)liveness_limit_ms(s->timeout_ms, s->longest_step_ns / MS) * 1e-3);
 }

@@ -327,7 +327,7 @@ void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char 
         peers_lose(s, w, code, why);
         return;
     }
-    snprintf(detail, sizeof detail, "worker %u %s, before it came to server 0", w, why);
+    snprintf(detail, sizeof detail, "worker %u %s, before it joined server 0", w, why);
     go_on_without(s, w, code, false, false, detail);
 }
 

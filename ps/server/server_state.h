@@ -132,10 +132,10 @@ struct peer {
     uint64_t lost_ns;
 
     uint64_t next;   /* sequence of the next push that has not arrived completely */
-    bool receiving;  /* its announcement came, its floats are coming */
+    bool receiving;  /* its WIRE_PUSH has arrived, its floats or code not yet */
     size_t received; /* bytes of them */
     bool coded;      /* they are a code */
-    void *code; /* [slice_push_bytes at epoch 0] received part of a code; NULL: none came so far */
+    void *code; /* [slice_push_bytes at epoch 0] received part of a code; NULL: none has arrived */
     struct wire_message push;
     uint64_t arrived_ns, arrived_training_ns; /* the last complete push, on both clocks */
     bool released;                            /* to compute push `next` */
@@ -243,7 +243,7 @@ struct server {
     unsigned queue_size, queue_first, queue_count;
     unsigned mail_first; /* the worker whose mailbox is looked at first, by turns */
 
-    status result; /* not OK: the run ends so, for the reason in `message` */
+    status result; /* not OK: the run ends with this code; `message`: why */
     char message[512];
     bool begun; /* the core was started: T1 */
     bool ended; /* training is complete; a follower: the leader has reported it */
@@ -273,7 +273,7 @@ struct server {
     uint64_t opened_ns, joined_ns; /* joined: the last time a peer did */
     uint64_t ticked_ns, progress_ns;
     bool missing_named;
-    uint64_t update_ns;            /* what the last update took; see cores_in_use() */
+    uint64_t update_ns;            /* duration of the last update; cores_in_use() reads it */
     uint64_t longest_step_ns;      /* of all workers, from release to push */
     uint64_t gradient_training_ns; /* when the last gradient came, on the training clock */
 

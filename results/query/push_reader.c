@@ -139,7 +139,7 @@ static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
     return true;
 }
 
-#define COMINGS                                                                                    \
+#define MEMBER_EVENTS                                                                              \
     "run_id = ?1 AND code IN ('worker_joined', 'worker_lost') AND push_number IS NOT NULL "        \
     "AND worker IS NOT NULL"
 
@@ -199,19 +199,19 @@ done:
     return result;
 }
 
-static status read_comings(struct recorded_run *r, sqlite3 *db)
+static status read_member_events(struct recorded_run *r, sqlite3 *db)
 {
     status result = OK;
     sqlite3_stmt *s = NULL;
     size_t room = 0;
     int code;
-    TRY(count_rows(db, "SELECT count(*) FROM event WHERE " COMINGS, r->id, &room));
+    TRY(count_rows(db, "SELECT count(*) FROM event WHERE " MEMBER_EVENTS, r->id, &room));
     if (room == 0)
         return OK;
     TRY(memory_new(&r->member_events, room, sizeof *r->member_events, "recorded workers"));
     TRY(database_prepare(db, &s,
                          "SELECT push_number, worker, code = 'worker_joined', server FROM event "
-                         "WHERE " COMINGS " ORDER BY push_number, rowid"));
+                         "WHERE " MEMBER_EVENTS " ORDER BY push_number, rowid"));
     sqlite3_bind_int64(s, 1, r->id);
     while ((code = sqlite3_step(s)) == SQLITE_ROW && r->member_event_count < room) {
         r->member_events[r->member_event_count++] =
@@ -220,7 +220,7 @@ static status read_comings(struct recorded_run *r, sqlite3 *db)
                                            .joined = sqlite3_column_int(s, 2) != 0,
                                            .server = (unsigned)sqlite3_column_int64(s, 3)};
     }
-    TRY(database_check(db, code, "read when the run's workers came"));
+    TRY(database_check(db, code, "read when workers joined or were lost"));
 done:
     sqlite3_finalize(s);
     return result;
@@ -235,7 +235,7 @@ status recorded_run_read(struct recorded_run *out, const char *path, const char 
     TRY(query_run_id(db, run, &out->id));
     TRY(read_row(out, db));
     TRY(read_pushes(out, db));
-    TRY(read_comings(out, db));
+    TRY(read_member_events(out, db));
 done:
     database_close(&db);
     if (result != OK)

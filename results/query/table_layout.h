@@ -5,8 +5,7 @@
  * A table that fits is not changed. Else, one after the other, until it fits:
  *   1. a column with one value in all of several rows leaves the table;
  *   2. names are broken after '_' and spaces;
- *   3. text is shortened, the widest first, to TABLE_TEXT_LEAST columns at least; numbers never
- * are;
+ *   3. text (never a number) is shortened, the widest first, to TABLE_TEXT_LEAST columns at least;
  *   4. columns are left out, from the right.
  */
 #ifndef GRADLAG_RESULTS_QUERY_TABLE_LAYOUT_H

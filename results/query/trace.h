@@ -6,18 +6,23 @@
  * run itself pays only for recording `pass` (pipelines). Rows are streamed; memory holds 32 bytes
  * for each evaluation.
  *
- *   ranks     one lane of steps, each with data, forward, backward, pace, exchange and apply; a
- * second lane of hidden exchange stages    like ranks, with the passes of each micro-batch; without
- * flushes: passes, exchange and apply without steps around them workers   one lane of push-pull
- * (waiting for parameters) and compute, which contains data, forward, backward and pace servers one
- * lane of apply The first process also shows the evaluations, during which all other clocks stop.
+ *   - ranks: one lane of steps, each with data, forward, backward, pace, exchange and apply; a
+ *     second lane of hidden exchange
+ *   - stages: as ranks, with the passes of each micro-batch; without flushes only passes, exchange
+ *     and apply
+ *   - workers: one lane of push-pull (waiting for parameters) and compute, which contains data,
+ *     forward, backward and pace
+ *   - servers: one lane of apply
+ *
+ * The first process also shows the evaluations, during which all other clocks stop.
  */
 #ifndef GRADLAG_RESULTS_QUERY_TRACE_H
 #define GRADLAG_RESULTS_QUERY_TRACE_H
 
 #include "base/status.h"
 
-/* `run`: its id or "last". ERROR_RESULTS: no such run, or `to` cannot be written. */
+/* `run`: an id, the start of a uuid, or "last". ERROR_USAGE: no such run. ERROR_RESULTS: the
+ * results file cannot be read or is damaged, or `to` cannot be written. */
 status trace_write(const char *results, const char *run, const char *to) MUST_CHECK;
 
 #endif

@@ -9,8 +9,8 @@
  * write and read at the same time. When the last connection closes, SQLite moves the content of the
  * -wal file into the file and removes -wal and -shm.
  *
- * All errors are ERROR_RESULTS. One thread at a time uses a connection; a child after fork() must
- * not use it.
+ * Errors are ERROR_RESULTS, or STOPPED after a request to stop. One thread at a time uses a
+ * connection; a child after fork() must not use it.
  */
 #ifndef GRADLAG_RESULTS_STORE_DATABASE_H
 #define GRADLAG_RESULTS_STORE_DATABASE_H

@@ -120,8 +120,8 @@ static status wait_for_all(struct first_contact *m, double limit_s)
                  m->rank, m->host, waited_s, missing.at, advice.at);
         if (missing.length > 0)
             log_warning(
-                "on %s has waited %.0f s for %s (the first messages of the ranks); the limit "
-                "is %.0f s. %s",
+                "this rank, on %s, has waited %.0f s for %s (the first messages of the ranks); the "
+                "limit is %.0f s. %s",
                 m->host, waited_s, missing.at, limit_s, advice.at);
         logged |= missing.length > 0;
         text_free(&missing);

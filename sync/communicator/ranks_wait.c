@@ -220,8 +220,8 @@ static status wait_limit_check(struct wait_limit *p, const communicator *c, cons
         add_missing(g, waited, &text);
     }
     if (logs) {
-        log_warning("has waited %.0f s for %s (%s); the limit is %.0f s", (double)waited * 1e-9,
-                    text.at, what, (double)p->limit_ns * 1e-9);
+        log_warning("this rank has waited %.0f s for %s (%s); the limit is %.0f s",
+                    (double)waited * 1e-9, text.at, what, (double)p->limit_ns * 1e-9);
     }
     p->warned = true;
 done:

@@ -112,7 +112,7 @@ static status failed(const char *what, cublasStatus_t s)
     status result = OK;
     if (s == CUBLAS_STATUS_ALLOC_FAILED) {
         FAIL(ERROR_OTHER,
-             "cublasLt, %s: memory is out; use a smaller batch or fewer workers per GPU", what);
+             "cublasLt, %s: out of GPU memory; use a smaller batch or fewer workers per GPU", what);
     }
     FAIL(ERROR_OTHER, "cublasLt, %s: %s", what, lt.cublasLtGetStatusString_(s));
 done:

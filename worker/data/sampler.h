@@ -1,12 +1,12 @@
 /*
  * sampler.h — the training samples of batch k of worker w: a pure function.
  *
- *   sampler=partition (default)  Worker w of W owns every W-th sample of the training split. Its
- *       shard is reshuffled on each pass (stream RANDOM_SHUFFLE, seed, worker, pass).
- *   sampler=whole       Every worker draws from the whole split, in its own order.
- *   sampler=reshuffled  All workers share one order of the whole split, with a new order on each
- *       pass. Worker w takes every W-th sample of that order, from the w-th on. Shard sizes are
- * those of a partition, but the shards change on each pass. Memory: 8 bytes per sample and worker.
+ *   - sampler=partition (default): worker w of W owns every W-th sample of the training split. Its
+ *     shard is reshuffled on each pass (stream RANDOM_SHUFFLE, seed, worker, pass).
+ *   - sampler=whole: every worker draws from the whole split, in its own order.
+ *   - sampler=reshuffled: all workers share one order of the whole split, with a new order on each
+ *     pass. Worker w takes every W-th sample of that order, from the w-th on. Shard sizes are those
+ *     of a partition, but the shards change on each pass. Memory: 8 bytes per sample and worker.
  *
  * A worker beyond the first W (w ≥ W, key workers.max) has no part of a partition. It draws from
  * the whole split in its own order, as with sampler=whole. sampler=reshuffled has no place for it.

@@ -312,12 +312,13 @@ static status await_socket(external_process *p, const char *what, short events, 
         if (dead)
             return fail_ended(p, what);
         if (clock_ns() >= until_ns) {
-            return error_set(ERROR_PEER, __FILE__, __LINE__,
-                             "model.command '%.200s' has not answered '%s' for %.1f s (limit: %d "
-                             "times timeout_s, or its longest answer; timeout_s after a request to "
-                             "stop): does it hang? If it is only slow, set a longer timeout_s%s",
-                             p->command, what, (double)(clock_ns() - since_ns) * 1e-9, PATIENCE,
-                             last_lines(p, lines));
+            return error_set(
+                ERROR_PEER, __FILE__, __LINE__,
+                "model.command '%.200s' has not answered '%s' for %.1f s (limit: %d "
+                "times the longer of timeout_s and its longest answer; timeout_s after "
+                "a request to stop): does it hang? If it is only slow, set a longer timeout_s%s",
+                p->command, what, (double)(clock_ns() - since_ns) * 1e-9, PATIENCE,
+                last_lines(p, lines));
         }
     }
 }

@@ -13,8 +13,7 @@
  *   - easgd             θ ← θ + α (x − θ), where x are the worker's parameters, which it keeps
  *   - fedasync          θ ← θ + α s (x − θ), x = θ_read − d, s the damping's scale
  *   - adam              Adam with d as its gradient
- *   - heloco            as nesterov; each tensor of d is turned towards the momentum if they
- * disagree
+ *   - heloco            as nesterov; turns tensors of d that disagree towards the momentum
  *
  * Consistency and damping treat a difference as they treat a gradient. Staleness, norm and gap are
  * those of the difference, damping scales it, and an update may have several. Corrections are
