@@ -248,7 +248,7 @@ double communicator_sent_bytes(const communicator *c)
 
 /* Broadcasts and gathers go through memory of the communicator, not the caller's: after a failed
  * wait MPI may still write to it, and the caller may free its own. */
-static status stage(communicator *c, size_t bytes)
+static status reserve_staging(communicator *c, size_t bytes)
 {
     status result = OK;
     if (bytes <= c->staging_bytes)
@@ -272,7 +272,7 @@ status communicator_broadcast(communicator *c, void *data, size_t bytes, unsigne
     for (size_t from = 0; c->size > 1 && from < bytes; from += PIECE) {
         size_t length = bytes - from < PIECE ? bytes - from : PIECE;
         MPI_Request request;
-        TRY(stage(c, length));
+        TRY(reserve_staging(c, length));
         memcpy(c->staging, (char *)data + from, length);
         TRY(ranks_check(
             MPI_Ibcast(c->staging, (int)length, MPI_BYTE, (int)root, c->ranks->world, &request),
@@ -294,7 +294,7 @@ status communicator_gather_all(communicator *c, const void *in, size_t bytes, vo
         return OK;
     }
     TRY(ranks_gate(c, "a gather"));
-    TRY(stage(c, bytes * c->size));
+    TRY(reserve_staging(c, bytes * c->size));
     memcpy(c->staging + bytes * c->rank, in, bytes);
     TRY(ranks_check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, c->staging, (int)bytes,
                                    MPI_BYTE, c->ranks->world, &request),
