@@ -264,7 +264,7 @@ demo: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all
 	$(Q)build/gradlag reproduce stale-gradients --quick results=build/demo.db
 
-## test: install missing packages, build, run every test (about 7 minutes on 2 cores)
+## test: install missing packages, build, run every test (about 9 minutes on 2 cores)
 .PHONY: test
 test: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all tests

@@ -157,6 +157,7 @@ done:
     return result;
 }
 
+/* A column gets its seeds when its own runs have ended, whatever the other columns lack. */
 status reproduction_add_seeds(struct reproduction *r, const struct settings *more)
 {
     status result = OK;
@@ -166,13 +167,13 @@ status reproduction_add_seeds(struct reproduction *r, const struct settings *mor
         goto done;
     TRY(cells_open(&c, &r->e, &r->plan, &r->uses, false));
     r->has_further = r->later == 0;
-    for (size_t i = 0; i < c.count; i++)
-        r->has_further = r->has_further && c.at[i].unmeasured == 0;
     experiment_seeds(&r->e, false, &seeds);
-    for (size_t i = 0; r->has_further && i < c.column_count; i++) {
+    for (size_t i = 0; i < c.column_count; i++) {
         struct lead lead;
         cells_lead(&c, c.columns[i], &lead);
-        if (lead.seeds <= r->e.map_seeds) /* false if it is NaN */
+        if (lead.best == NULL || lead.missing > 0)
+            r->has_further = false;
+        else if (lead.seeds <= r->e.map_seeds) /* false if it is NaN */
             TRY(add_further(r, &lead, c.columns[i], &seeds, more));
     }
     if (!r->plan.again)

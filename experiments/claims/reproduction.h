@@ -15,7 +15,7 @@ struct reproduction { /* zero-initialise */
     struct plan plan;
     struct run_uses uses; /* of the plan's runs */
     struct cells cells;   /* the caller opens it after runs were executed or looked up */
-    bool has_further;     /* the plan has the further seeds of the map's columns */
+    bool has_further;     /* the plan has the further seeds of all columns of the map */
     size_t later;         /* runs whose settings depend on runs that have not finished yet */
     /* The caller sets the part before the first lay-out (plan.h). A part has whole choices of the
      * tuning with their runs, and single runs of arms that are neither tuned nor fitted. */
@@ -37,8 +37,8 @@ status reproduction_lay_out(struct reproduction *r, bool quick,
  * `again`: plan them as if the results file were empty. */
 status reproduction_look_up(struct reproduction *r, bool quick, bool again,
                             const struct settings *more) MUST_CHECK;
-/* When all runs have ended: adds runs with further seeds to the columns of the map that they may
- * decide, and looks them up. A column gets them at once, so its lead is judged at most twice. It
+/* Adds runs with further seeds to each column of the map whose runs have ended, if they may decide
+ * it, and looks them up. A column gets them at once, so its lead is judged at most twice. It
  * depends on the results of the experiment's own seeds alone, so it repeats. */
 status reproduction_add_seeds(struct reproduction *r, const struct settings *more) MUST_CHECK;
 /* The path of the results file. */

@@ -273,6 +273,12 @@ static void undecided_columns_of_a_map_get_further_seeds(void **state)
     expect_advice(r);
     expect_advice_from_csv(r);
     expect_the_published_map_or_its_absence(r);
+    /* A column that lacks a run takes no seeds from the others. */
+    assert_int_equal(process_shell(r, "sqlite3 results.db 'PRAGMA foreign_keys=ON; DELETE FROM run "
+                                      "WHERE workers = 4 AND seed = 1'"),
+                     OK);
+    (void)RIG_RUN(r, "reproduce", "further.yaml", "--no-run");
+    process_expect_line(r, "2 ", "(16)");
     memcpy(strstr(text, "seeds: 16}"), "seeds: 3} ", strlen("seeds: 3} "));
     process_write(r, "further.yaml", text);
     assert_int_equal(RIG_RUN(r, "reproduce", "further.yaml", "--dry-run"), ERROR_USAGE);
