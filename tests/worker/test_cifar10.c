@@ -449,7 +449,7 @@ static void damaged_archives_are_errors_at_worst(void **state)
         assert_in_range(bytes, 100, sizeof whole - 1);
         assert_int_equal(load_three(files[f], images, labels), OK);
         assert_int_equal(labels[2], 2);
-        for (int round = 0; round < 300; round++) {
+        for (int round = 0; round < 100; round++) {
             memcpy(damaged, whole, bytes);
             size_t kept = round % 4 == 0 ? random_below(&r, (uint32_t)bytes) : bytes;
             for (int i = 0; i < round % 4 * 2; i++)
@@ -461,7 +461,7 @@ static void damaged_archives_are_errors_at_worst(void **state)
             refused += code == ERROR_DATA;
         }
     }
-    assert_true(refused > 300);
+    assert_true(refused > 100);
     remove_all();
 }
 

@@ -260,17 +260,17 @@ static void sync_threads(uint32_t line)
 
 static void prepare(struct block_state *b, uint32_t i)
 {
+    /* At equal places in their pages all stacks would share a few sets of the cache, and every
+     * switch would miss. */
+    const size_t unused = (size_t)(i % (PAGE_BYTES / CACHE_LINE)) * CACHE_LINE;
 #if defined __SANITIZE_ADDRESS__
-    /* Abandoned threads leave marks of their stack frames for the sanitizer. */
-    __asan_unpoison_memory_region(stack_of(b, i), STACK_BYTES);
+    /* thread_main and to_host never return: the sanitizer's marks of their frames remain. */
+    __asan_unpoison_memory_region(stack_of(b, i) + STACK_BYTES - unused - PAGE_BYTES, PAGE_BYTES);
     b->threads[i].fake_stack = NULL;
 #elif defined __SANITIZE_THREAD__
     if (b->threads[i].fiber == NULL)
         b->threads[i].fiber = __tsan_create_fiber(0);
 #endif
-    /* At equal places in their pages all stacks would share a few sets of the cache, and every
-     * switch would miss. */
-    const size_t unused = (size_t)(i % (PAGE_BYTES / CACHE_LINE)) * CACHE_LINE;
     context_prepare(&b->threads[i].at, stack_of(b, i), STACK_BYTES - unused, thread_main);
 }
 

