@@ -399,10 +399,11 @@ void experiment_settings(const struct experiment *e, const struct arm *arm, int6
     settings_add(out, "arm", arm->name, e->file);
 }
 
+/* Of this and the next two: a NULL value means any. */
 static bool sets(const struct settings *s, const char *key, const char *value)
 {
     for (size_t i = 0; i < s->count; i++)
-        if (strcmp(s->at[i].key, key) == 0 && strcmp(s->at[i].value, value) == 0)
+        if (strcmp(s->at[i].key, key) == 0 && (value == NULL || strcmp(s->at[i].value, value) == 0))
             return true;
     return false;
 }
@@ -417,10 +418,15 @@ static bool sets_at(const struct at_column *at, size_t count, const char *key, c
 
 static bool tunes(const struct space *s, const char *key, const char *value)
 {
-    for (size_t i = 0; i < s->count; i++)
-        for (size_t k = 0; strcmp(s->at[i].key, key) == 0 && k < s->at[i].count; k++)
+    for (size_t i = 0; i < s->count; i++) {
+        if (strcmp(s->at[i].key, key) != 0)
+            continue;
+        for (size_t k = 0; value != NULL && k < s->at[i].count; k++)
             if (strcmp(s->at[i].values[k], value) == 0)
                 return true;
+        if (value == NULL)
+            return true;
+    }
     return false;
 }
 
@@ -435,6 +441,65 @@ bool experiment_uses(const struct experiment *e, const char *key, const char *va
         any = sets(&a->settings, key, value) || sets_at(a->at, a->at_count, key, value) ||
               tunes(&a->tune.space, key, value);
     return any;
+}
+
+/* The axis that decides a key, by its name or in a level; NULL: none. */
+static const char *axis_of_key(const struct experiment *e, const char *key)
+{
+    if (e->axis != NULL && strcmp(e->axis, key) == 0)
+        return e->axis;
+    for (const struct experiment_axis *a = e->axes; a < e->axes + e->axis_count; a++) {
+        if (!a->named && strcmp(a->name, key) == 0)
+            return a->name;
+        for (const struct experiment_level *l = a->levels; l < a->levels + a->count; l++)
+            if (sets(&l->settings, key, NULL))
+                return a->name;
+    }
+    return NULL;
+}
+
+static const struct arm *arm_of_key(const struct experiment *e, const char *key)
+{
+    for (const struct arm *a = e->arms; a < e->arms + e->arm_count; a++)
+        if (sets(&a->settings, key, NULL) || sets_at(a->at, a->at_count, key, NULL) ||
+            tunes(&a->tune.space, key, NULL) || tunes(&a->quick_tune.space, key, NULL))
+            return a;
+    return NULL;
+}
+
+/* What of the experiment decides a key, in words; false: nothing. */
+static bool decides(const struct experiment *e, const char *key, char out[80])
+{
+    const char *axis = axis_of_key(e, key);
+    const struct arm *arm = arm_of_key(e, key);
+    const bool own =
+        strcmp(key, "seed") == 0 || strcmp(key, "experiment") == 0 || strcmp(key, "arm") == 0;
+    out[0] = '\0';
+    if (axis != NULL)
+        snprintf(out, 80, "axis %s", axis);
+    else if (arm != NULL)
+        snprintf(out, 80, "arm %s", arm->name);
+    else if (sets_at(e->at, e->at_count, key, NULL))
+        snprintf(out, 80, "its part `at`");
+    else if (own)
+        snprintf(out, 80, "the experiment");
+    return out[0] != '\0';
+}
+
+status experiment_check_override(const struct experiment *e, const struct settings *more)
+{
+    status result = OK;
+    char by[80];
+    for (const struct setting *s = more->at; s < more->at + more->count; s++) {
+        if (decides(e, s->key, by)) {
+            FAIL(ERROR_USAGE,
+                 "%s: %s=%s would change what %s compares: %s sets %s. Edit a copy of its file and "
+                 "reproduce that (docs/experiment-files.md)",
+                 s->origin, s->key, s->value, e->name, by, s->key);
+        }
+    }
+done:
+    return result;
 }
 
 void experiment_print_all(FILE *to)

@@ -161,6 +161,10 @@ bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64
 /* What the arm tunes; NULL: nothing. */
 const struct tune_space *experiment_tune_space(const struct arm *arm, bool quick);
 
+/* ERROR_USAGE: `more` has a key that an axis, an arm or the experiment itself decides, so it would
+ * change what the experiment compares. */
+status experiment_check_override(const struct experiment *e,
+                                 const struct settings *more) MUST_CHECK;
 /* Whether any run has this setting. */
 bool experiment_uses(const struct experiment *e, const char *key, const char *value);
 /* The name of compiled-in experiment `index`; false after the last. */

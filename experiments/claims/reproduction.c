@@ -188,6 +188,7 @@ status reproduction_look_up(struct reproduction *r, bool quick, bool again,
                             const struct settings *more)
 {
     status result = OK;
+    TRY(experiment_check_override(&r->e, more));
     TRY(tuning_lay_out(&r->tuning, &r->e, quick, &r->part, more));
     for (size_t added = 1; added > 0 && !again;) {
         TRY(plan_look_up(&r->tuning.trials.plan));

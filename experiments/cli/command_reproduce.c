@@ -18,7 +18,8 @@ const char command_reproduce_help[] =
     "gradlag reproduce --all …\n\n"
     "Runs the missing runs of an experiment, then prints its table, the observed value, band and\n"
     "PASS or FAIL of each claim, and the verdict. Settings on the command line override the\n"
-    "file's. The exit code is 1 if a claim or a run failed.\n\n"
+    "file's; keys that its arms or axes decide are refused. The exit code is 1 if a claim or a\n"
+    "run failed.\n\n"
     "  --quick    only the quick part of the experiment, which takes a few minutes\n"
     "  --jobs N   N runs in parallel, each on its own cores (see `gradlag sweep --help`)\n"
     "  --oversubscribe  let parallel runs share cores\n"
@@ -48,6 +49,7 @@ struct reproduce {
     FILE *to;   /* tables and verdicts */
 };
 
+/* Claims about arms that the quick part leaves out are only counted. */
 static void print_claims(const struct reproduction *w, const struct judged_claim *judged, FILE *to)
 {
     size_t counts[CLAIM_OUTCOMES] = {0};
@@ -57,6 +59,8 @@ static void print_claims(const struct reproduction *w, const struct judged_claim
     for (size_t i = 0; i < w->e.claim_count; i++) {
         const struct judged_claim *j = &judged[i];
         counts[j->outcome]++;
+        if (j->outcome == CLAIM_OPEN && j->incomplete == NULL)
+            continue;
         print_padded(to, scoreboard_mark(j->outcome), 6);
         bool known = j->incomplete == NULL && j->outcome != CLAIM_OPEN;
         fprintf(to, "%s\n      %s", j->claim->text, known ? "observed " : "");

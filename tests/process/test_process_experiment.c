@@ -36,6 +36,17 @@ static const char tuned[] =
     "    value: accuracy(best, 2)\n"
     "    band: [50, 100]\n";
 
+static void a_setting_holds_for_all_runs_or_is_refused(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const decided[] = {"lr=0.1", "momentum=0", "workers=4", "seed=3", "arm=x"};
+    process_write(r, "tuned.yaml", tuned);
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--dry-run", "batch=16"), OK);
+    for (size_t i = 0; i < COUNT_OF(decided); i++)
+        assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--dry-run", decided[i]),
+                         ERROR_USAGE);
+}
+
 static void an_arm_is_tuned_on_the_validation_split_before_its_runs(void **state)
 {
     struct process_rig *r = *state;
@@ -371,6 +382,7 @@ int main(void)
         TEST(the_board_shows_every_experiment_without_a_run),
         TEST(check_board_finds_an_edited_page),
         TEST(cells_are_compared_on_the_same_seeds),
+        TEST(a_setting_holds_for_all_runs_or_is_refused),
         TEST(an_arm_is_tuned_on_the_validation_split_before_its_runs),
         TEST(arms_that_search_have_equal_budgets_and_continue),
         TEST(a_grid_of_one_point_needs_no_trials),
