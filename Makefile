@@ -122,7 +122,7 @@ EMBEDDED := $(sort $(shell find results experiments -name '*.sql' -o -name '*.cs
 
 .PHONY: all
 all: $(PROGRAM)
-	$(Q)ln -sfn $(BUILD)/gradlag build/gradlag
+	$(Q)[ $(BUILD) != release ] || ln -sfn $(BUILD)/gradlag build/gradlag
 
 $(PROGRAM): $(DIR)/experiments/main.o $(LIBRARY)
 	@echo "  LINK  $@"

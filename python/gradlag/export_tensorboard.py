@@ -74,7 +74,7 @@ class Target:
 
     def _folder(self, run):
         parts = [_part(run["experiment"])] if run["experiment"] else []
-        return os.path.join(self.path, *parts, f"{_part(run['title'])}-w{run['workers']}-s{run['seed']}-run{run['id']}")
+        return os.path.join(self.path, *parts, f"{_part(run['title'])}-w{run['workers']}-s{run['seed']}-run{run['id']}-{run['uuid'][:8]}")
 
     def write(self, runs):
         for run in runs:

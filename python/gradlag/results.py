@@ -11,7 +11,7 @@ import urllib.parse
 
 
 APPLICATION_ID, SCHEMA = 1196188007, 1
-STOP_S = 10  # how long a run that a terminal's Ctrl-C stops may take before it gets a signal of ours
+STOP_S = 45  # how long a run may take to stop; gradlag itself allows 15 s, and timeout_s (30) for an external model
 
 
 class Error(RuntimeError):
@@ -44,8 +44,8 @@ def _call(*words):
     with subprocess.Popen([program(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as command:
         try:
             out, messages = command.communicate()
-        except KeyboardInterrupt:
-            _stop(command)
+        except BaseException as error:
+            _stop(command, signalled=isinstance(error, KeyboardInterrupt))
             raise
     answer = json.loads(out) if out.strip() else None
     if command.returncode != 0:  # the first error is the cause: those of other processes may follow
@@ -54,13 +54,18 @@ def _call(*words):
     return answer
 
 
-def _stop(command):
+def _stop(command, signalled):
     """Ctrl-C on a terminal reaches gradlag, too. A second signal ends gradlag at once, so it is sent only after STOP_S."""
-    try:
-        command.communicate(timeout=STOP_S)
-    except subprocess.TimeoutExpired:
-        command.send_signal(signal.SIGINT)
-        command.communicate()
+    for already in (signalled, False, False):
+        if not already:
+            command.send_signal(signal.SIGINT)
+        try:
+            command.communicate(timeout=STOP_S)
+            return
+        except subprocess.TimeoutExpired:
+            pass
+    command.kill()
+    command.communicate()
 
 
 def run(**settings):
@@ -73,6 +78,8 @@ def run(**settings):
 
 def connect(results):
     """A connection that can only read the results file; a row has names, too."""
+    if sqlite3.sqlite_version_info < (3, 37):
+        raise Error(f"Python's SQLite {sqlite3.sqlite_version} cannot read results files: 3.37 or later is needed; use gradlag.query()", 7)
     try:
         connection = _open(results)
         about = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
@@ -101,15 +108,25 @@ def _open(results):
 def rows(sql, results="results.db", parameters=()):
     """The rows of a SELECT as a list of dicts."""
     with contextlib.closing(connect(results)) as connection:
-        return [dict(row) for row in connection.execute(sql, parameters)]
+        cursor = connection.execute(sql, parameters)
+        _names(cursor)
+        return [dict(row) for row in cursor]
 
 
 def select(sql, results="results.db", parameters=()):
     """The rows of a SELECT: a pandas.DataFrame, or a list of dicts where there is no pandas."""
     with contextlib.closing(connect(results)) as connection:
         cursor = connection.execute(sql, parameters)
-        names = [column[0] for column in cursor.description]
+        names = _names(cursor)
         return _table([dict(zip(names, row)) for row in cursor], names)
+
+
+def _names(cursor):
+    names = [column[0] for column in cursor.description]
+    for name in names:
+        if names.count(name) > 1:
+            raise Error(f"two columns are called {name}: give one of them another name with AS", 2)
+    return names
 
 
 def _table(found, names=None):
@@ -121,7 +138,7 @@ def _table(found, names=None):
 
 
 def runs(results="results.db"):
-    """One row for each run."""
+    """One row for each run, by the view run_summary of the file; gradlag.query("runs") also knows which processes have died."""
     return select("SELECT * FROM run_summary", results)
 
 

@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def command(path, prefix=""):
-    return f"{prefix}{sys.executable} {path}"
+    return f"{prefix}{shlex.quote(sys.executable)} {shlex.quote(str(path))}"
 
 
 class InFolder(Folder):
@@ -262,7 +263,12 @@ def in_parallel(patterns):
     """Runs the tests of each pattern in a process of its own, one process for each core; returns the sums of the three counts."""
     def run(pattern):
         command = [sys.executable, __file__, os.environ["GRADLAG"], pattern]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
+                                  timeout=900)
+        except subprocess.TimeoutExpired as late:
+            print(f"{pattern} took more than 900 s:\n{late.stdout}", flush=True)
+            return [0, 1, 0]
         print(done.stdout, end="", flush=True)
         counts = re.search(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", done.stdout, re.M)
         return [int(n) for n in counts.groups()] if counts else [0, 1, 0]

@@ -2,6 +2,7 @@
 import contextlib
 import math
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -71,7 +72,7 @@ class Exports(InFolder):
 
     def board(self, run):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        folders = [root for root, _, names in os.walk("results-tensorboard") if root.endswith(f"-run{run}") and names]
+        folders = [root for root, _, names in os.walk("results-tensorboard") if re.search(f"-run{run}-[0-9a-f]{{8}}$", root) and names]
         self.assertEqual(len(folders), 1)
         board = EventAccumulator(folders[0], size_guidance={"scalars": 0, "tensors": 0})
         return board.Reload()

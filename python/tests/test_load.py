@@ -3,6 +3,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shlex
 import sqlite3
 import struct
 import subprocess
@@ -194,7 +195,7 @@ class LoadedNetworks(InFolder):
 
     def test_an_external_model(self):
         pathlib.Path("own.py").write_text(OWN)
-        row = self.trained("external", model__command=f"{sys.executable} own.py", updates=20)
+        row = self.trained("external", model__command=f"{shlex.quote(sys.executable)} own.py", updates=20)
         spec = importlib.util.spec_from_file_location("own", "own.py")
         own = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(own)

@@ -62,6 +62,6 @@ hosts_mpirun() {
 
 hosts_remove() {
     local name=$1 count=$2 i
-    for ((i = 1; i <= count; i++)); do ip netns del "$name-$i" 2>/dev/null; done
-    ip netns del "$name-switch" 2>/dev/null
+    for ((i = 1; i <= count; i++)); do ip netns del "$name-$i" 2>/dev/null || true; done
+    ip netns del "$name-switch" 2>/dev/null || true
 }
