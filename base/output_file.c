@@ -38,6 +38,19 @@ done:
     return result;
 }
 
+/* Such a file holds recorded runs. */
+static bool is_database(const char *path)
+{
+    static const char begins[16] = "SQLite format 3"; /* with its zero */
+    char there[sizeof begins] = "";
+    FILE *file = fopen(path, "r");
+    const bool is = file != NULL && fread(there, 1, sizeof there, file) == sizeof there &&
+                    memcmp(there, begins, sizeof there) == 0;
+    if (file != NULL)
+        fclose(file);
+    return is;
+}
+
 /* *in_place: the path is not a regular file. Checked first, because links of /proc may lead to
  * files without a path. */
 static status find_target(const char *path, struct text *target, bool *in_place)
@@ -47,6 +60,8 @@ static status find_target(const char *path, struct text *target, bool *in_place)
     if (path[0] == '\0' || strcmp(path, "-") == 0)
         FAIL(ERROR_USAGE, "'%s' is not the name of a file", path);
     *in_place = stat(path, &about) == 0 && !S_ISREG(about.st_mode);
+    if (!*in_place && is_database(path))
+        FAIL(ERROR_USAGE, "%s is a results file and would be replaced; choose another path", path);
     if (*in_place)
         text_add(target, "%s", path);
     else

@@ -20,8 +20,8 @@ struct output_file { /* zero-initialise */
 };
 
 /* Opens f->to for writing. ERROR_OTHER: it cannot be created, or is a FIFO that no process opens
- * for reading within some seconds. ERROR_USAGE: "-", which is no file. Every message begins with
- * the path. */
+ * for reading within some seconds. ERROR_USAGE: "-", which is no file; an
+ * SQLite database, which is never replaced. Every message begins with the path, "-" in quotes. */
 status output_file_open(struct output_file *f, const char *path) MUST_CHECK;
 /* Likewise, but "-" is standard output. */
 status output_file_open_or_stdout(struct output_file *f, const char *path) MUST_CHECK;

@@ -248,6 +248,8 @@ status queue_drop(const char *path, size_t *count)
     status result = OK;
     sqlite3 *db = NULL;
     *count = 0;
+    TRY(database_open_reader(&db, path)); /* a missing file is an error, and is not created */
+    database_close(&db);
     TRY(database_open(&db, path));
     TRY(database_execute(db, "DELETE FROM run WHERE status = 'queued' AND runner IS NULL",
                          "empty the queue"));

@@ -16,7 +16,7 @@ struct gather_state {
 static void gather_close(communicator *c)
 {
     struct gather_state *s = c->state;
-    if (s == NULL)
+    if (s == NULL || c->failed) /* a pending call of MPI may still write to s->all */
         return;
     memory_free(s->all);
     memory_free(s->parts);

@@ -20,6 +20,14 @@ static bool is_in_column(const struct cells *c, const char *name, int64_t column
     return experiment_arm_has(c->experiment, arm, column) && (!c->quick || arm->quick);
 }
 
+/* A mean over the seeds that survived does not compare: a cell with a diverged run comes last. */
+static bool is_chosen_over(const struct cells *c, const struct cell *a, const struct cell *b)
+{
+    if (b == NULL || (a->diverged > 0) != (b->diverged > 0))
+        return b == NULL || b->diverged > 0;
+    return choice_value(c, a) > choice_value(c, b);
+}
+
 /* NULL: no arm of the side is measured. */
 static const struct cell *best_of(const struct cells *c, const struct map_side *side,
                                   int64_t column, struct lead *out)
@@ -34,7 +42,7 @@ static const struct cell *best_of(const struct cells *c, const struct map_side *
             out->missing++;
             continue;
         }
-        if (best == NULL || choice_value(c, cell) > choice_value(c, best))
+        if (is_chosen_over(c, cell, best))
             best = cell;
     }
     return best;

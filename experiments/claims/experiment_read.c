@@ -305,6 +305,12 @@ static status read_verdict(const struct yaml_tree *d, const struct node *n, stru
         TRY(experiment_read_column(d, e, column, column->text, &v->column));
     }
     TRY(experiment_read_text(d, n, "alone", false, &v->alone));
+    if (v->alone != NULL && (e->axis == NULL || strcmp(e->axis, "workers") != 0)) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: 'alone' is an arm's cell with one worker, but the columns of this experiment "
+             "are not worker counts; remove it",
+             d->name, n->line);
+    }
     TRY(experiment_read_text(d, n, "undamped", false, &v->undamped));
     TRY(experiment_read_text(d, n, "tuned", false, &v->tuned));
     TRY(experiment_read_text(d, n, "synchronous", false, &v->synchronous));
@@ -506,6 +512,14 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
     TRY(experiment_read_text(d, &d->root, "source", false, &e->source));
     TRY(experiment_read_text(d, &d->root, "discussion", false, &e->discussion));
     TRY(experiment_read_settings(d, node_child(&d->root, "settings"), &e->settings));
+    for (size_t i = 0; i < e->settings.count; i++) {
+        const char *key = e->settings.at[i].key;
+        if (strcmp(key, "seed") == 0 || strcmp(key, "experiment") == 0 || strcmp(key, "arm") == 0 ||
+            (e->axis != NULL && strcmp(key, e->axis) == 0)) {
+            FAIL(ERROR_USAGE, "%s: the experiment decides %s itself, so 'settings' cannot have it",
+                 e->settings.at[i].origin, key);
+        }
+    }
     TRY(read_at(d, e, node_child(&d->root, "at"), &e->at, &e->at_count));
     TRY(read_integers(d, &d->root, "seeds", &e->seeds));
     if (e->seeds.count == 0)

@@ -318,6 +318,8 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
                                    .low = quick ? c->quick_low : c->low,
                                    .high = quick ? c->quick_high : c->high};
         TRY(claim_value(c, &reading, reproduction_results(r), &j->value));
+        if (c->value == NULL && plan_missing(&r->plan) + r->later > 0)
+            j->value = NAN; /* the SQL may read runs that are not there yet */
         j->incomplete = reading.incomplete;
         j->delayed = reading.delayed;
         if (c->value != NULL && isfinite(j->value))
@@ -337,7 +339,8 @@ void reproduction_explain(const struct judged_claim *j, bool by_label, struct te
     const struct cell *c = j->incomplete;
     if (c == NULL) {
         if (j->outcome == CLAIM_OPEN)
-            text_add(out, "not measured in this part");
+            text_add(out, j->claim->value == NULL ? "not measured: runs are missing"
+                                                  : "not measured in this part");
         return;
     }
     const char *arm = by_label ? c->arm->label : c->arm->name;

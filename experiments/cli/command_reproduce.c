@@ -59,7 +59,7 @@ static void print_claims(const struct reproduction *w, const struct judged_claim
     for (size_t i = 0; i < w->e.claim_count; i++) {
         const struct judged_claim *j = &judged[i];
         counts[j->outcome]++;
-        if (j->outcome == CLAIM_OPEN && j->incomplete == NULL)
+        if (j->outcome == CLAIM_OPEN && j->incomplete == NULL && j->claim->value != NULL)
             continue;
         print_padded(to, scoreboard_mark(j->outcome), 6);
         bool known = j->incomplete == NULL && j->outcome != CLAIM_OPEN;
@@ -288,6 +288,11 @@ status command_reproduce(int argc, char **argv)
              "merge the results files of all parts (`gradlag merge`), then run `gradlag reproduce` "
              "with the merged file",
              r.no_run ? "--no-run" : "--markdown");
+    }
+    if (r.no_run && r.again) {
+        FAIL(
+            ERROR_USAGE,
+            "reproduce: --again runs everything again and --no-run runs nothing; give one of them");
     }
     if (!all && (argc == 0 || strchr(argv[0], '=') != NULL))
         FAIL(ERROR_USAGE, "reproduce: name an experiment; `gradlag list experiments` lists them");

@@ -135,9 +135,19 @@ done:
     return result;
 }
 
-/* The row is printed as JSON also if the run failed; then its error comes first. A sweep prints the
- * outcome of its runs itself. */
-static status launch_and_print(const struct launch_options *launch, bool json, int64_t *id)
+/* After the loss of a process, a synchronous run goes on in its row (launch_restart.c). An
+ * asynchronous one goes on in a new row, so that each row can be replayed. */
+static bool starts_new_run(const options *o, status ended, int64_t run_id, int64_t restarts)
+{
+    return ended == ERROR_PEER && run_id > 0 && strcmp(options_text(o, "mode"), "async") == 0 &&
+           strcmp(options_text(o, "engine"), "real") == 0 &&
+           restarts < options_integer(o, "restarts") && launch_stop_requests() == 0;
+}
+
+/* The row is printed as JSON also if the run failed, unless a new run continues it; then its error
+ * comes first. A sweep prints the outcome of its runs itself. */
+static status launch_and_print(const struct launch_options *launch, bool json, int64_t restarts,
+                               int64_t *id)
 {
     status result = OK;
     int64_t run_id = 0;
@@ -147,7 +157,7 @@ static status launch_and_print(const struct launch_options *launch, bool json, i
     *id = run_id;
     if (of_sweep && run_id > 0)
         command_error_is_reported();
-    if (json && run_id > 0) {
+    if (json && run_id > 0 && !starts_new_run(launch->settings, result, run_id, restarts)) {
         const struct error why = error_save();
         const status printed = print_row_json(results, run_id);
         if (result == OK)
@@ -159,15 +169,6 @@ static status launch_and_print(const struct launch_options *launch, bool json, i
         TRY(run_summary_print(results, run_id, launch->settings, stdout));
 done:
     return result;
-}
-
-/* After the loss of a process, a synchronous run goes on in its row (launch_restart.c). An
- * asynchronous one goes on in a new row, so that each row can be replayed. */
-static bool starts_new_run(const options *o, status ended, int64_t run_id, int64_t restarts)
-{
-    return ended == ERROR_PEER && run_id > 0 && strcmp(options_text(o, "mode"), "async") == 0 &&
-           strcmp(options_text(o, "engine"), "real") == 0 &&
-           restarts < options_integer(o, "restarts") && launch_stop_requests() == 0;
 }
 
 /* resume= becomes the last checkpoint of the run; without one the setting stays as it is. */
@@ -198,7 +199,7 @@ static status launch_with_restarts(options **o, struct settings *read, const cha
     for (int64_t restarts = 0;; restarts++) {
         int64_t run_id = 0;
         const struct launch_options launch = {.settings = *o, .title = title, .quiet = quiet};
-        result = launch_and_print(&launch, json, &run_id);
+        result = launch_and_print(&launch, json, restarts, &run_id);
         if (!starts_new_run(*o, result, run_id, restarts))
             return result;
         log_warning("run %lld: %s", (long long)run_id, error_message());
@@ -236,7 +237,7 @@ static status run_queued(const struct settings *read, const char *number, bool q
                SIG_IGN); /* a background process group writes its progress to the terminal */
     struct launch_options launch = {
         .settings = o, .title = title != NULL ? title : own, .quiet = quiet, .run_id = run_id};
-    result = launch_and_print(&launch, json, &run_id);
+    result = launch_and_print(&launch, json, INT64_MAX, &run_id);
 done:
     options_close(&o);
     return result;

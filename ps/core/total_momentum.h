@@ -9,7 +9,7 @@
  *
  * Zhang, Mitliagkas, "YellowFin and the art of momentum tuning" (arXiv:1706.03471), closed-loop
  * YellowFin, which measures it in this way with asynchronous workers. With one worker and a
- * constant rate it equals the optimizer's μ.
+ * constant rate it equals the μ of optimizer=momentum.
  *
  * Source: the equation is quoted from memory of the paper; only its abstract was available. The
  * authors published the algorithm before the paper (mitliagkas.github.io, async-tuner,

@@ -54,7 +54,7 @@ struct payload_place {
     unsigned slots;
 };
 /* Maps over `place`, or at any address if `place` is NULL. ERROR_PEER: the memory cannot be mapped
- * (the message says why); the caller's plain memory is then unchanged. */
+ * (the message says why); slots that were already mapped over `place` then stay, read-only. */
 status payload_map(struct payload_view *out, const struct wire_welcome *w, size_t count,
                    const struct payload_place *place) MUST_CHECK;
 /* Opens worker `worker`'s mailbox in the same memory. False: there is none; pushes and releases go

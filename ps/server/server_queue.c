@@ -132,6 +132,8 @@ void server_fail(struct server *s, status code, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    if (code == STOPPED && s->stopped_ns == 0) /* a peer's, too, lets an evaluation end */
+        s->stopped_ns = clock_ns();
     /* The first reason counts, except a request to stop: a stopped run that cannot write its
      * checkpoint has failed. */
     if (s->result == OK || (s->result == STOPPED && code != STOPPED)) {

@@ -17,7 +17,7 @@
  * workers that read it, and two more. A gradient has a buffer from its computation until its worker
  * is released again. So there are buffers for the gradients that the core holds, and for at most
  * 2 × threads + 1 others. With several servers a buffer also holds a copy of all slices. With an
- * outer rule it also holds the scratch memory of local steps, up to four vectors; elastic workers
+ * outer rule it also holds the scratch memory of local steps, up to five vectors; elastic workers
  * keep one or two vectors each (local_steps.h). With compression each worker keeps a residual and a
  * code (push_codes.h).
  *

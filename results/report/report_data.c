@@ -121,7 +121,7 @@ static struct report_run *run_of(const struct report_data *d, int64_t id)
     return low < d->run_count && d->runs[low].id == id ? &d->runs[low] : NULL;
 }
 
-static void fill_cell(struct report_cell *c, const struct report_run *r)
+static void count_run(struct report_cell *c, const struct report_run *r)
 {
     if (c->runs++ == 0) {
         c->workers = r->workers;
@@ -130,27 +130,45 @@ static void fill_cell(struct report_cell *c, const struct report_run *r)
     }
     c->count[r->status]++;
     c->collapsed += r->collapsed;
-    if (r->status == RUN_FINISHED) {
-        sample_add(&c->accuracy, r->accuracy);
-        sample_add(&c->loss, r->loss);
-        sample_add(&c->validation, r->validation);
-        sample_add(&c->updates_per_second, r->updates_per_second);
-        sample_add(&c->samples_per_second, r->samples_per_second);
-        sample_add(&c->seconds, r->seconds);
-        sample_add(&c->staleness, r->mean_staleness);
-    }
 }
 
-/* Curves show finished runs; if none finished, all runs. */
+/* Repeated runs of one seed are not independent: their mean is one observation. */
+static void add_seed(struct report_data *d, struct report_run *first)
+{
+    struct report_cell *c = &d->cells[first->cell];
+    struct sample *const out[] = {
+        &c->accuracy,           &c->loss,    &c->validation, &c->updates_per_second,
+        &c->samples_per_second, &c->seconds, &c->staleness};
+    double sum[COUNT_OF(out)] = {0};
+    unsigned n = 0;
+    for (struct report_run *r = first; r < d->runs + d->run_count; r++) {
+        if (r->cell != first->cell || r->seed != first->seed || r->status != RUN_FINISHED)
+            continue;
+        const double of_run[COUNT_OF(out)] = {
+            r->accuracy,           r->loss,    r->validation,    r->updates_per_second,
+            r->samples_per_second, r->seconds, r->mean_staleness};
+        for (size_t i = 0; i < COUNT_OF(out); i++)
+            sum[i] += of_run[i];
+        r->repeats = n++ > 0;
+    }
+    for (size_t i = 0; i < COUNT_OF(out); i++)
+        sample_add(out[i], sum[i] / n);
+}
+
+/* Curves show finished runs, one for each seed; if none finished, all runs. */
 static status fill_cells(struct report_data *d)
 {
     status result = OK;
     TRY(memory_new(&d->cells, d->cell_count, sizeof *d->cells, "the report's cells"));
     for (size_t i = 0; i < d->run_count; i++)
-        fill_cell(&d->cells[d->runs[i].cell], &d->runs[i]);
+        count_run(&d->cells[d->runs[i].cell], &d->runs[i]);
+    for (size_t i = 0; i < d->run_count; i++)
+        if (d->runs[i].status == RUN_FINISHED && !d->runs[i].repeats)
+            add_seed(d, &d->runs[i]);
     for (size_t i = 0; i < d->run_count; i++) {
         struct report_run *r = &d->runs[i];
-        r->drawn = r->status == RUN_FINISHED || d->cells[r->cell].count[RUN_FINISHED] == 0;
+        r->drawn = (r->status == RUN_FINISHED && !r->repeats) ||
+                   d->cells[r->cell].count[RUN_FINISHED] == 0;
     }
 done:
     return result;

@@ -38,6 +38,7 @@ struct report_run {
     const char *panel;     /* "", or the panel of its experiment; borrowed */
     double bits;           /* the final loss of text in bits per byte; NaN: other data */
     bool collapsed;        /* finished, and predicts one class; false if unknown */
+    bool repeats;          /* an earlier finished run of the cell has its seed */
     bool drawn;            /* its evaluations are part of the curve of the cell */
 };
 
@@ -61,7 +62,7 @@ struct report_cell {
     int64_t workers;
     char *mode, *words; /* borrowed from its first run */
     unsigned count[RUN_STATUSES], runs, collapsed;
-    /* Over the finished runs. */
+    /* Over the seeds of finished runs; runs of one seed are averaged first. */
     struct sample accuracy, loss, validation, updates_per_second, samples_per_second, seconds;
     struct sample staleness;
     struct sample step_us; /* of runs with `drawn` */

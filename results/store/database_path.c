@@ -46,6 +46,9 @@ status database_path_writable(const char *path)
 {
     status result = OK;
     struct stat about;
+    if (path[0] == ':' || strncmp(path, "file:", 5) == 0)
+        FAIL(ERROR_USAGE, "results=%s has a meaning of its own for SQLite; name a file: ./%s", path,
+             path);
     TRY(database_path_regular(path));
     if (access(path, F_OK) == 0 && access(path, W_OK) != 0) {
         FAIL(ERROR_RESULTS,

@@ -66,7 +66,7 @@ SELECT run_id, staleness, pushes,
        pushes * 1.0 / sum(pushes) OVER (PARTITION BY run_id) AS share, mean_scale
 FROM counted;
 
--- Means over runs with equal settings, that is, over seeds. parameters: dotted keys, such as damping.power=0.5, except
+-- Means over runs with equal settings, that is, over seeds; runs of one seed count as one, their mean. parameters: dotted keys, such as damping.power=0.5, except
 -- those of the dataset; others: other settings without a column here that differ within the file. sd: sample standard
 -- deviation (n - 1). interval_low, interval_high: ends of the 95 % interval of the mean, cut to 0 and 1; all three are
 -- NULL for one seed. Unfinished runs are counted, not averaged. Collapsed runs are averaged, too. Many builds of SQLite
@@ -78,6 +78,20 @@ WITH described AS (
         CASE status WHEN 'finished' THEN 1 END AS finished
     FROM run_with_settings
     WHERE status NOT IN ('queued', 'running')),
+by_seed AS (
+    SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers,
+           lr, momentum, batch, parameters, others, differing, settings,
+           avg(accuracy) AS accuracy,
+           max(finished) AS finished,
+           avg(samples_per_second * finished) AS samples_per_second,
+           avg(updates / train_seconds * finished) AS updates_per_second,
+           avg(mean_staleness * finished) AS mean_staleness,
+           count(*) FILTER (WHERE status = 'diverged') AS diverged,
+           count(*) FILTER (WHERE status IN ('failed', 'stopped')) AS failed,
+           count(*) FILTER (WHERE status = 'finished' AND collapsed = 1) AS collapsed
+    FROM described
+    GROUP BY experiment, arm, mode, engine, model, dataset, consistency, damping, correction,
+             workers, lr, momentum, batch, settings, seed),
 averaged AS (
     SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers,
            lr, momentum, batch, parameters, others, differing,
@@ -89,14 +103,14 @@ averaged AS (
            END AS variance,
            min(accuracy) AS least_accuracy,
            max(accuracy) AS greatest_accuracy,
-           avg(samples_per_second * finished) AS mean_samples_per_second,
-           avg(updates / train_seconds * finished) AS mean_updates_per_second,
-           avg(mean_staleness * finished) AS mean_staleness,
-           count(*) FILTER (WHERE status = 'diverged') AS diverged,
-           count(*) FILTER (WHERE status IN ('failed', 'stopped')) AS failed,
-           count(*) FILTER (WHERE status = 'finished' AND collapsed = 1) AS collapsed,
+           avg(samples_per_second) AS mean_samples_per_second,
+           avg(updates_per_second) AS mean_updates_per_second,
+           avg(mean_staleness) AS mean_staleness,
+           sum(diverged) AS diverged,
+           sum(failed) AS failed,
+           sum(collapsed) AS collapsed,
            settings, count(accuracy) AS n
-    FROM described
+    FROM by_seed
     GROUP BY experiment, arm, mode, engine, model, dataset, consistency, damping, correction,
              workers, lr, momentum, batch, settings),
 spread AS (

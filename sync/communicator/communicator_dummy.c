@@ -9,7 +9,7 @@
  * becomes NaN on all ranks, as it would with a mean.
  *
  * Cost: one gate, which waits for the slowest rank like every exchange; one pass over the vector;
- * one allreduce of 20 bytes, for which each rank sends 2·(P − 1)/P × 20 bytes.
+ * one allreduce of 28 bytes, for which each rank sends 2·(P − 1)/P × 28 bytes.
  */
 #include "base/log.h"
 #include "sync/communicator/ranks.h"

@@ -10,8 +10,8 @@
  *
  * With one node it equals communicator=shared: rank order, the same bits.
  *
- * Cost for N nodes of L ranks: the gate of all ranks and 3 gates of the node. On a node each slot
- * is read once and written once. Between nodes each *leader* sends and receives 2·(N − 1)/N ×
+ * Cost for N nodes of L ranks: the gate of all ranks, 2 gates of the node and 1 per bucket. On a node
+ * each slot is read once and written once. Between nodes each *leader* sends and receives 2·(N − 1)/N ×
  * bytes; other ranks send nothing. So a host's link carries the gradient once for all its ranks. A
  * flat ring sends as many bytes over the link, but in L times as many steps, and also copies within
  * the host.
@@ -112,21 +112,25 @@ done:
     return result;
 }
 
-/* On leaders: the sums of nodes become means over all ranks, in place. */
+/* On leaders: the sums of nodes become means over all ranks, in place. The other ranks of a node
+ * wait for each bucket, so the time limit is of one bucket on every rank. */
 static status exchange_between_nodes(communicator *c, float *sum, size_t count)
 {
     status result = OK;
-    const struct hierarchical_state *s = c->state;
+    struct hierarchical_state *s = c->state;
     const float scale = 1.0f / (float)c->size;
 
     for (size_t from = 0; from < count;) {
         size_t length = count - from < s->bucket ? count - from : s->bucket;
-        MPI_Request request;
-        TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, sum + from, (int)length, MPI_FLOAT, MPI_SUM,
-                                       s->leaders, &request),
-                        what));
-        TRY(ranks_wait(c, &request, 1, what));
-        vector_multiply(length, scale, sum + from, sum + from);
+        if (s->leaders != MPI_COMM_NULL) {
+            MPI_Request request;
+            TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, sum + from, (int)length, MPI_FLOAT,
+                                           MPI_SUM, s->leaders, &request),
+                            what));
+            TRY(ranks_wait(c, &request, 1, what));
+            vector_multiply(length, scale, sum + from, sum + from);
+        }
+        TRY(gate_pass(c, &s->gate, what));
         from += length;
     }
 done:
@@ -143,9 +147,7 @@ static status mean_over_nodes(communicator *c, size_t first, size_t count)
     shared_slots_sum(&s->slots, first, count);
     TRY(gate_pass(c, &s->gate, what));
     shared_slots_begin(&s->slots);
-    if (s->leaders != MPI_COMM_NULL)
-        TRY(exchange_between_nodes(c, s->slots.at[0] + first, count));
-    TRY(gate_pass(c, &s->gate, what));
+    TRY(exchange_between_nodes(c, s->slots.at[0] + first, count));
     shared_slots_spread(&s->slots, first, count);
     TRY(gate_pass(c, &s->gate, what));
 done:

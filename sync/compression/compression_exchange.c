@@ -13,7 +13,7 @@
  * code has less than 2/P of its bytes.
  *
  * In both cases, the uncompressed notes and a flag that the gradient is finite are exchanged first:
- * P·(P − 1) × 20 bytes. If any gradient or note is not finite, no code is sent: the values would
+ * P·(P − 1) × 28 bytes. If any gradient or note is not finite, no code is sent: the values would
  * stay in the residuals for ever.
  */
 #include "sync/compression/compression_exchange.h"

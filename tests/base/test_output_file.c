@@ -240,6 +240,16 @@ static void every_output_of_the_program_follows_links(void **state)
     }
 }
 
+static void no_output_replaces_a_results_file(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(process_shell(r, "gradlag run dataset=gaussian model=softmax updates=20"), OK);
+    assert_int_equal(process_shell(r, "gradlag report -o results.db"), ERROR_USAGE);
+    assert_int_equal(process_shell(r, "ln -s results.db link; gradlag replay 1 --export link"),
+                     ERROR_USAGE);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "1");
+}
+
 static void standard_output_is_for_report(void **state)
 {
     struct process_rig *r = *state;
@@ -280,6 +290,7 @@ int main(void)
         OUTPUT_TEST(a_fifo_without_a_reader_is_an_error_soon),
         OUTPUT_TEST(a_device_is_written_in_place),
         OUTPUT_TEST(every_output_of_the_program_follows_links),
+        OUTPUT_TEST(no_output_replaces_a_results_file),
         OUTPUT_TEST(standard_output_is_for_report),
         OUTPUT_TEST(reading_a_fifo_without_a_writer_fails_at_once),
     };

@@ -155,6 +155,7 @@ static void record_trials(void)
         run.arm = trials[i].arm;
         run.settings = trials[i].settings;
         run.lr = trials[i].lr;
+        run.seed = 1 + i;
         recorder *r = rig_begin(&run, &id);
         recorder_evaluation(r,
                             &(struct evaluation_record){.updates = 1,
@@ -178,11 +179,12 @@ static void the_best_trial_is_shown_with_the_number_of_trials(void **state)
 }
 
 /* One finished run of `settings` and accuracy, with 100 pushes. */
-static void record_with(const char *settings, unsigned batch, double accuracy)
+static void record_with(const char *settings, unsigned seed, unsigned batch, double accuracy)
 {
     int64_t id;
     struct run_description run = rig_run;
     run.experiment = run.arm = NULL;
+    run.seed = seed;
     run.batch = batch;
     run.settings = settings;
     recorder *r = rig_begin(&run, &id);
@@ -206,10 +208,10 @@ static void runs_with_different_settings_are_not_averaged(void **state)
     static const char *const queries[] = {"accuracy-by-mode-and-workers", "time-to-accuracy",
                                           "throughput-against-accuracy", "where-time-goes"};
     const char *const settings[] = {"accuracy=0.5"};
-    record_with("{\"warmup_epochs\":0,\"batch\":32,\"threads\":1}", 32, 0.5);
-    record_with("{\"warmup_epochs\":0,\"batch\":32,\"threads\":1}", 32, 0.6);
-    record_with("{\"warmup_epochs\":1,\"batch\":32,\"threads\":1}", 32, 0.7);
-    record_with("{\"warmup_epochs\":1,\"batch\":64,\"threads\":1}", 64, 0.8);
+    record_with("{\"warmup_epochs\":0,\"batch\":32,\"threads\":1}", 1, 32, 0.5);
+    record_with("{\"warmup_epochs\":0,\"batch\":32,\"threads\":1}", 2, 32, 0.6);
+    record_with("{\"warmup_epochs\":1,\"batch\":32,\"threads\":1}", 1, 32, 0.7);
+    record_with("{\"warmup_epochs\":1,\"batch\":64,\"threads\":1}", 1, 64, 0.8);
     assert_string_equal(rig_ask("SELECT group_concat(others || ':' || batch || ':' || seeds || ':' "
                                 "|| round(mean_accuracy, 2), ' ') FROM (SELECT * FROM "
                                 "accuracy_by_workers ORDER BY mean_accuracy)"),
@@ -225,6 +227,22 @@ static void runs_with_different_settings_are_not_averaged(void **state)
         assert_int_equal(lines, 1 + 3); /* a header, and three configurations */
         assert_contains(answer, "warmup_epochs=1");
     }
+}
+
+/* Their mean is one observation: they are not independent. */
+static void runs_of_one_seed_count_as_one(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"accuracy=0.5"};
+    record_with("{\"batch\":32}", 1, 32, 0.5);
+    record_with("{\"batch\":32}", 2, 32, 0.6);
+    record_with("{\"batch\":32}", 2, 32, 0.8);
+    assert_string_equal(rig_ask("SELECT seeds || ' ' || round(mean_accuracy, 9) || ' ' || "
+                                "round(sd_accuracy, 9) || ' ' || (interval_low > 0) FROM "
+                                "accuracy_by_workers"),
+                        "2 0.6 0.141421356 0");
+    assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings, 1), OK);
+    assert_contains(answer, ",3,3,"); /* runs, and those that reached it */
 }
 
 /* Without a test accuracy less loss is better. The best rate of each side is that with the least
@@ -285,9 +303,9 @@ static void a_row_shows_the_settings_in_which_it_differs(void **state)
                                           "where-time-goes",
                                           "paired-differences",
                                           "runs"};
-    record_with("{\"model\":\"mlp\",\"momentum\":0.9,\"pace.cv\":0.2,\"batch\":32}", 32, 0.5);
-    record_with("{\"model\":\"mlp\",\"momentum\":0,\"pace.cv\":0.2,\"batch\":32}", 32, 0.6);
-    record_with("{\"model\":\"cnn\",\"momentum\":0,\"pace.cv\":0.2,\"batch\":32}", 32, 0.7);
+    record_with("{\"model\":\"mlp\",\"momentum\":0.9,\"pace.cv\":0.2,\"batch\":32}", 1, 32, 0.5);
+    record_with("{\"model\":\"mlp\",\"momentum\":0,\"pace.cv\":0.2,\"batch\":32}", 1, 32, 0.6);
+    record_with("{\"model\":\"cnn\",\"momentum\":0,\"pace.cv\":0.2,\"batch\":32}", 1, 32, 0.7);
     for (size_t i = 0; i < COUNT_OF(queries); i++) {
         assert_int_equal(run_query(queries[i], QUERY_CSV, NULL, 0), OK);
         assert_contains(answer, "model=mlp momentum=0.9");
@@ -543,6 +561,7 @@ int main(void)
         SAMPLE_TEST(the_best_trial_is_shown_with_the_number_of_trials),
         SAMPLE_TEST(accuracy_is_averaged_over_the_seeds_of_finished_runs),
         RIG_TEST(runs_with_different_settings_are_not_averaged),
+        RIG_TEST(runs_of_one_seed_count_as_one),
         RIG_TEST(sides_are_compared_by_loss_if_there_is_no_accuracy),
         RIG_TEST(a_row_shows_the_settings_in_which_it_differs),
         SAMPLE_TEST(damped_runs_are_compared_with_undamped_runs),

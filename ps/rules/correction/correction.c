@@ -40,6 +40,13 @@ static status find(const options *o, const struct correction_rule **out)
              "optimizer=momentum or optimizer=nesterov",
              about->name, options_text(o, "optimizer"));
     }
+    if ((*out)->adjust != NULL && (strcmp(options_text(o, "optimizer"), "momentum") != 0 ||
+                                   options_real(o, "clip_norm") > 0)) {
+        FAIL(ERROR_USAGE,
+             "correction=%s measures the momentum of optimizer=momentum without clip_norm: other "
+             "updates scale the gradient by more than lr; set optimizer=momentum clip_norm=0",
+             about->name);
+    }
 done:
     return result;
 }

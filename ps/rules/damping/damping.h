@@ -57,7 +57,7 @@ struct damping {
 };
 /* Reads key damping and its dotted keys. ERROR_USAGE: unknown rule. */
 status damping_open(struct damping *out, const options *o) MUST_CHECK;
-/* Allocates the history if the rule needs it: 32 KiB and 16 bytes per worker. */
+/* Allocates the history if the rule needs it: 256 KiB and 16 bytes per worker. */
 status damping_allocate(struct damping *d, unsigned workers) MUST_CHECK;
 void damping_close(struct damping *d);
 

@@ -59,6 +59,12 @@ static status check_elastic(const options *o, const char *name, enum optimizer_f
              "only the server's; set damping=none and lower outer.moving_rate",
              name, options_text(o, "damping"));
     }
+    if (strcmp(options_text(o, "on_nonfinite"), "skip") == 0) {
+        FAIL(ERROR_USAGE,
+             "with outer=%s a worker keeps its own parameters: once they are not finite, all its "
+             "pushes would be skipped; set on_nonfinite=fail",
+             name);
+    }
     if (local != OPTIMIZER_SGD && local != OPTIMIZER_NESTEROV) {
         FAIL(ERROR_USAGE,
              "outer=%s does not support optimizer=%s, which its paper does not define; set "

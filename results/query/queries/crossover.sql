@@ -4,7 +4,7 @@
 -- A cluster is all runs of one experiment with equal workers, pace, network, model, data and length of training. Synchronous: mode=sync, and
 -- consistency bsp and backup. metric is accuracy, on the test split; on a cluster without any, loss, on the test split or else on the
 -- validation split. Each side is represented by the configuration with the best validation accuracy or loss, over the seeds up to the
--- last one that all configurations have. margin: mean difference on the same seeds (n), interval: half its width;
+-- last one that all configurations have; one with a diverged run only if all have some. Runs of one seed count as one, their mean. margin: mean difference on the same seeds (n), interval: half its width;
 -- ahead: undecided if 0 is in the interval; slow_workers are slow_factor times slower. Square roots are computed by Newton's method, as
 -- in the view accuracy_by_workers.
 -- No rows: no cluster has finished runs of both sides with the same seeds
@@ -41,17 +41,23 @@ ranked AS (
     SELECT c.experiment, c.model, c.dataset, c.workers, c.cluster, c.side, c.arm, c.settings, min(c.config) AS config,
            max(c.host ->> '$.commit') AS "commit", max(c.metric) AS metric,
            row_number() OVER (PARTITION BY c.experiment, c.model, c.workers, c.cluster, c.side
-                              ORDER BY avg(c.choice) DESC, c.arm) AS place
+                              ORDER BY max(c.status = 'diverged'), avg(c.choice) FILTER (WHERE c.status = 'finished') DESC,
+                                       c.arm) AS place
     FROM cluster AS c JOIN common USING (experiment, model, workers, cluster)
-    WHERE c.seed <= common.last_seed AND c.status = 'finished'
-    GROUP BY c.experiment, c.model, c.workers, c.cluster, c.side, c.arm, c.settings),
+    WHERE c.seed <= common.last_seed
+    GROUP BY c.experiment, c.model, c.workers, c.cluster, c.side, c.arm, c.settings
+    HAVING max(c.status = 'finished')),
+of_seed AS (
+    SELECT experiment, model, workers, cluster, arm, settings, seed, avg(score) AS score FROM cluster
+    WHERE status = 'finished'
+    GROUP BY experiment, model, workers, cluster, arm, settings, seed),
 pair AS (
     SELECT s.*, s.arm AS sync_arm, a.arm AS async_arm, x.score AS x, y.score AS y, y.score - x.score AS d
     FROM ranked AS s
     JOIN ranked AS a USING (experiment, model, workers, cluster)
-    JOIN cluster AS x ON x.cluster = s.cluster AND x.experiment IS s.experiment AND x.workers = s.workers AND x.model = s.model
+    JOIN of_seed AS x ON x.cluster = s.cluster AND x.experiment IS s.experiment AND x.workers = s.workers AND x.model = s.model
                      AND x.arm IS s.arm AND x.settings = s.settings
-    JOIN cluster AS y ON y.cluster = a.cluster AND y.experiment IS a.experiment AND y.workers = a.workers AND y.model = a.model
+    JOIN of_seed AS y ON y.cluster = a.cluster AND y.experiment IS a.experiment AND y.workers = a.workers AND y.model = a.model
                      AND y.arm IS a.arm AND y.settings = a.settings AND y.seed = x.seed
     WHERE s.place = 1 AND a.place = 1 AND s.side = 'synchronous' AND a.side = 'asynchronous'
       AND x.score IS NOT NULL AND y.score IS NOT NULL),

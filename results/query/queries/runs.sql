@@ -8,7 +8,7 @@
 SELECT run.id, run.experiment, run.arm, run.mode, run.workers, run.damping, run.lr, described.differing,
        run.seed, run.status, run.final_accuracy AS accuracy, run.collapsed, run.mean_staleness AS staleness,
        run.updates / run.train_seconds AS updates_per_s, run.samples_per_second AS samples_per_s,
-       run.train_seconds AS train_s, substr(run.started_at, 1, 19) AS started_at
+       run.train_seconds AS train_s, substr(run.started_at, 1, 19) || 'Z' AS started_at
 FROM run JOIN run_with_settings AS described ON described.id = run.id
 WHERE (:experiment = 'all' OR run.experiment = :experiment)
   AND (:status = 'all' OR run.status = :status)

@@ -35,6 +35,8 @@ static bool goes_with(const struct combination *c, const struct optimizer_kind *
     if (c->outer != NULL && c->outer->elastic && !plain &&
         strcmp(kind->about.name, "nesterov") != 0)
         return false;
+    if (c->correction->adjust != NULL && strcmp(kind->about.name, "momentum") != 0)
+        return false;
     return (plain || !c->correction->own_momentum) &&
            (kind->has_momentum || c->correction->momentum == NULL);
 }
