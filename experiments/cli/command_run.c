@@ -43,6 +43,7 @@ const char command_run_help[] =
 static status find_checkpoint(const options *o, struct settings *read)
 {
     status result = OK;
+    int64_t running;
     char hash[65], *path = NULL;
     if (strcmp(options_text(o, "mode"), "pipeline") == 0 ||
         strcmp(options_text(o, "engine"), "real") != 0) {
@@ -51,7 +52,14 @@ static status find_checkpoint(const options *o, struct settings *read)
              "starts a new run from the parameters of a checkpoint");
     }
     config_hash(o, hash);
-    TRY(query_find_checkpoint(options_text(o, "results"), hash, &path));
+    TRY(query_find_checkpoint(options_text(o, "results"), hash, &path, &running));
+    if (running > 0) {
+        FAIL(
+            ERROR_USAGE,
+            "--resume: run %lld of %s has these settings and is still running; stop it or wait for "
+            "it. If its host was lost, give its checkpoint: resume=%s",
+            (long long)running, options_text(o, "results"), path != NULL ? path : "FILE");
+    }
     if (path == NULL) {
         log_info(
             "--resume: %s has no checkpoint of an unfinished run with these settings; this run "

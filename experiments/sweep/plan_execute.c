@@ -467,9 +467,10 @@ status plan_execute(struct plan *p, const struct plan_options *o, FILE *to)
     }
     if (m.stopping || launch_stop_requests() > 0) {
         FAIL(STOPPED,
-             "stopped on request after %zu of %zu runs; run the same command again, or `gradlag "
-             "sweep --work`, to continue",
-             m.ended, m.missing);
+             "stopped on request after %zu of %zu runs; %s `gradlag sweep --work`, to continue",
+             m.ended, m.missing,
+             p->again ? "run the same command without --again, or"
+                      : "run the same command again, or");
     }
 done:
     progress_clear(&m.progress);

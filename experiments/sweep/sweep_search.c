@@ -39,17 +39,38 @@ static void search_sweep_close(struct search_sweep *h)
 /* ---- reading the command line ------------------------------------------------------------------
  */
 
-/* Whether a list such as "workers,mode" contains `key`. */
+/* The next word of a list such as "workers, mode"; length 0: there is none. */
+static size_t next_word(const char **list)
+{
+    *list += strspn(*list, ", ");
+    return strcspn(*list, ", ");
+}
+
 static bool is_listed(const char *list, const char *key)
 {
-    size_t length = strlen(key);
-    while (list != NULL && *list != '\0') {
-        const size_t item = strcspn(list, ",");
-        if (item == length && strncmp(list, key, item) == 0)
+    for (size_t n; list != NULL && (n = next_word(&list)) > 0; list += n)
+        if (n == strlen(key) && strncmp(list, key, n) == 0)
             return true;
-        list += item + (list[item] == ',');
-    }
     return false;
+}
+
+/* Each word of search.per is a key with values of its own. */
+static status check_per(const struct search_sweep *h, const char *list)
+{
+    status result = OK;
+    for (size_t n; list != NULL && (n = next_word(&list)) > 0; list += n) {
+        bool known = false;
+        for (size_t i = 0; i < h->per_count; i++)
+            known = known || (n == strlen(h->per[i].key) && strncmp(list, h->per[i].key, n) == 0);
+        if (!known) {
+            FAIL(ERROR_USAGE,
+                 "search.per: '%.*s' is no key with values of this search; each search needs some, "
+                 "for example search.per=workers workers=2,4",
+                 (int)n, list);
+        }
+    }
+done:
+    return result;
 }
 
 static status read_seeds(struct search_sweep *h, const struct axis *a)
@@ -125,6 +146,7 @@ static status read_all(struct search_sweep *h, const struct settings *read)
         else if (settings_find(read, s->key) == s->value) /* a repeated key: the last one counts */
             TRY(read_values(h, s, is_listed(per, s->key)));
     }
+    TRY(check_per(h, per));
     if (h->space.count == 0) {
         FAIL(ERROR_USAGE,
              "sweep: there is nothing to search; give a key several values or a range, "

@@ -255,15 +255,24 @@ done:
     return result;
 }
 
-status query_find_checkpoint(const char *results, const char *config_hash, char **path)
+status query_find_checkpoint(const char *results, const char *config_hash, char **path,
+                             int64_t *running)
 {
     status result = OK;
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
     *path = NULL;
+    *running = 0;
     TRY(database_open_reader_if_any(&db, results));
     if (db == NULL)
         goto done;
+    TRY(database_prepare(db, &s,
+                         "SELECT max(id) FROM run WHERE config_hash = ?1 AND status = 'running'"));
+    sqlite3_bind_text(s, 1, config_hash, -1, SQLITE_STATIC);
+    TRY(database_check(db, sqlite3_step(s), "look up a running run"));
+    *running = sqlite3_column_int64(s, 0);
+    sqlite3_finalize(s);
+    s = NULL;
     TRY(database_prepare(db, &s,
                          "SELECT path FROM checkpoint JOIN run ON run.id = checkpoint.run_id "
                          "WHERE config_hash = ?1 AND run.id > (SELECT coalesce(max(id), 0) FROM "

@@ -93,8 +93,10 @@ struct found_run {
 status query_find_run(const char *path, const struct run_key *key, struct found_run *out,
                       bool *found) MUST_CHECK;
 /* Finds the last checkpoint of the newest run with this configuration that is newer than the last
- * finished run. *path is a copy owned by the caller; NULL: none. */
-status query_find_checkpoint(const char *results, const char *config_hash, char **path) MUST_CHECK;
+ * finished run. *path is a copy owned by the caller; NULL: none. *running: the id of a run with
+ * this configuration whose process is there; 0: none. */
+status query_find_checkpoint(const char *results, const char *config_hash, char **path,
+                             int64_t *running) MUST_CHECK;
 /* Finds the newest run, except `run_id`, that wrote this checkpoint or resumed from it. A
  * checkpoint matches by its hash at any path, or by path and configuration, because a killed run
  * may not have recorded the hash. */

@@ -151,27 +151,40 @@ static void add_parameters(struct text *t, sqlite3_stmt *s, const char *sql)
         text_add(t, "none");
 }
 
-/* Binds a value as an integer, a number or text. The name of a run becomes its id. */
-static status bind_value(sqlite3 *db, sqlite3_stmt *s, int index, bool is_run, const char *value)
+/* As an integer, a number or text. "007" and "1e3" are text: a name must keep its spelling. */
+static void bind_plain(sqlite3_stmt *s, int index, const char *value)
+{
+    char *end, again[32];
+    errno = 0;
+    const long long integer = strtoll(value, &end, 10);
+    const bool is_integer = value[0] != '\0' && *end == '\0' && errno == 0;
+    snprintf(again, sizeof again, "%lld", integer);
+    const double real = strtod(value, &end);
+    const bool is_decimal = value[0] != '\0' && *end == '\0' && !is_integer &&
+                            strspn(value, "-.0123456789") == strlen(value);
+    if (is_integer && strcmp(again, value) == 0)
+        sqlite3_bind_int64(s, index, integer);
+    else if (is_decimal)
+        sqlite3_bind_double(s, index, real);
+    else
+        sqlite3_bind_text(s, index, value, -1, SQLITE_TRANSIENT);
+}
+
+/* The name of a run becomes its id. A value whose default is no number is text: it is a name, or
+ * compared with a column of integers, which converts it. */
+static status bind_value(sqlite3 *db, sqlite3_stmt *s, int index, bool is_run, bool is_text,
+                         const char *value)
 {
     status result = OK;
-    char *end_integer, *end_real;
     if (is_run) {
         int64_t id;
         TRY(query_run_id(db, value, &id));
         sqlite3_bind_int64(s, index, id);
-        goto done;
-    }
-    errno = 0;
-    long long integer = strtoll(value, &end_integer, 10);
-    bool fits = errno == 0;
-    double real = strtod(value, &end_real);
-    if (value[0] != '\0' && *end_integer == '\0' && fits)
-        sqlite3_bind_int64(s, index, integer);
-    else if (value[0] != '\0' && *end_real == '\0')
-        sqlite3_bind_double(s, index, real);
-    else
+    } else if (is_text) {
         sqlite3_bind_text(s, index, value, -1, SQLITE_TRANSIENT);
+    } else {
+        bind_plain(s, index, value);
+    }
 done:
     return result;
 }
@@ -233,7 +246,8 @@ status query_bind(sqlite3 *db, sqlite3_stmt *s, const char *sql, const char *wha
         }
         /* If the default of :run is all, 'all' may also be passed. */
         bool all = has_initial && strcmp(d.initial, "all") == 0 && strcmp(value, "all") == 0;
-        TRY(bind_value(db, s, i, strcmp(name, ":run") == 0 && !all, value));
+        const bool text = has_initial && !is_number(d.initial);
+        TRY(bind_value(db, s, i, strcmp(name, ":run") == 0 && !all, text, value));
     }
 done:
     text_free(&known);

@@ -373,6 +373,19 @@ static bool is_there_with(const char *path, const char *suffix)
     return there;
 }
 
+/* Whether -shm could not be made: without permission, or on a full disk. */
+static bool lacks_shared_memory(int code, const char *path)
+{
+    const int kind = code & 0xff;
+    struct stat wal;
+    struct text name = {0};
+    text_add(&name, "%s-wal", path);
+    const bool unread = stat(name.at, &wal) == 0 && wal.st_size > 0;
+    text_free(&name);
+    return kind == SQLITE_CANTOPEN || kind == SQLITE_READONLY ||
+           ((kind == SQLITE_FULL || kind == SQLITE_IOERR) && !unread);
+}
+
 /* Opens read-write if permitted, because only such a connection can remove a -wal file; query_only
  * prevents other writes. Without write permission but with a -wal file, another process may be
  * writing, so SQLite opens the file read-only. Without a -wal file, or if -shm cannot be created,
@@ -387,7 +400,7 @@ static int open_for_reading(sqlite3 **db, const char *path)
     sqlite3_extended_result_codes(*db, 1);
     sqlite3_busy_handler(*db, wait_for_lock, *db);
     code = sqlite3_exec(*db, "SELECT count(*) FROM sqlite_master", NULL, NULL, NULL);
-    if ((code & 0xff) != SQLITE_CANTOPEN && (code & 0xff) != SQLITE_READONLY)
+    if (!lacks_shared_memory(code, path))
         return SQLITE_OK;
     sqlite3_close(*db);
     code = open_unchanging(db, path);

@@ -10,11 +10,11 @@
  *
  * With one node it equals communicator=shared: rank order, the same bits.
  *
- * Cost for N nodes of L ranks: the gate of all ranks, 2 gates of the node and 1 per bucket. On a node
- * each slot is read once and written once. Between nodes each *leader* sends and receives 2·(N − 1)/N ×
- * bytes; other ranks send nothing. So a host's link carries the gradient once for all its ranks. A
- * flat ring sends as many bytes over the link, but in L times as many steps, and also copies within
- * the host.
+ * Cost for N nodes of L ranks: the gate of all ranks, 2 gates of the node and 1 per bucket. On a
+ * node each slot is read once and written once. Between nodes each *leader* sends and receives 2·(N
+ * − 1)/N × bytes; other ranks send nothing. So a host's link carries the gradient once for all its
+ * ranks. A flat ring sends as many bytes over the link, but in L times as many steps, and also
+ * copies within the host.
  */
 #include "base/memory.h"
 #include "sync/communicator/shared_slots.h"

@@ -9,7 +9,7 @@
 -- in the view accuracy_by_workers.
 -- No rows: no cluster has finished runs of both sides with the same seeds
 WITH measured_run AS (
-    SELECT id, experiment, model, dataset, workers, seed, arm, status, final_accuracy AS accuracy, validation_accuracy,
+    SELECT id, coalesce(experiment, '') AS experiment, model, dataset, workers, seed, arm, status, final_accuracy AS accuracy, validation_accuracy,
            final_loss AS loss, (SELECT e.validation_loss FROM evaluation AS e WHERE e.run_id = run.id
                                 ORDER BY updates DESC LIMIT 1) AS validation_loss,
            CASE WHEN mode = 'sync' OR consistency IN ('bsp', 'backup') THEN 'synchronous' ELSE 'asynchronous' END AS side,
@@ -22,7 +22,7 @@ WITH measured_run AS (
                  AND value IS NOT 0 AND value IS NOT ''
                ORDER BY key)) AS cluster
     FROM run
-    WHERE mode IN ('sync', 'async') AND status IN ('finished', 'diverged') AND experiment NOT LIKE '%/tuning'
+    WHERE mode IN ('sync', 'async') AND status IN ('finished', 'diverged') AND coalesce(experiment, '') NOT LIKE '%/tuning'
       AND (:experiment = 'all' OR experiment = :experiment) AND (:workers = 'all' OR workers = :workers)),
 compared_run AS (
     SELECT *, iif(max(accuracy) OVER (PARTITION BY experiment, model, workers, cluster) IS NULL, 'loss', 'accuracy') AS metric
