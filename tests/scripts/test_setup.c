@@ -71,7 +71,9 @@ static const char *called(struct process_rig *r)
 }
 
 static const char update_and_install[] =
-    "apt-get update -q\napt-get install -y -q --no-install-recommends libzmq3-dev libjpeg-dev\n";
+    "apt-get -o DPkg::Lock::Timeout=300 update -q\n"
+    "apt-get -o DPkg::Lock::Timeout=300 install -y -q --no-install-recommends libzmq3-dev "
+    "libjpeg-dev\n";
 
 static void setup_is_silent_if_nothing_is_missing(void **state)
 {
