@@ -25,7 +25,7 @@ class Source:
     def __init__(self, path, names=None):
         self.path = path
         self.connection = files.connect(path)
-        names = [names] if isinstance(names, str) or not hasattr(names, "__iter__") else names
+        names = names if names is None or (hasattr(names, "__iter__") and not isinstance(names, str)) else [names]
         self.ids = None if names is None else [self._find(str(name)) for name in names]
 
     def close(self):
