@@ -62,7 +62,7 @@ static status check_elastic(const options *o, const char *name, enum optimizer_f
     if (strcmp(options_text(o, "on_nonfinite"), "skip") == 0) {
         FAIL(ERROR_USAGE,
              "with outer=%s a worker keeps its own parameters: once they are not finite, all its "
-             "pushes would be skipped; set on_nonfinite=fail",
+             "pushes would be skipped; set on_nonfinite=stop",
              name);
     }
     if (local != OPTIMIZER_SGD && local != OPTIMIZER_NESTEROV) {
