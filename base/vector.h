@@ -10,6 +10,8 @@
 
 #include "base/status.h"
 
+#include <float.h>
+#include <math.h>
 #include <stddef.h>
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(GRADLAG_SANITIZE)
@@ -39,6 +41,13 @@
         return name##_loop(__VA_ARGS__, false);                                                    \
     }
 #endif
+
+/* x, or 0 if it is subnormal (|x| < 2⁻¹²⁶). For sums that decay, such as a momentum: rounding would
+ * keep them subnormal for ever, and some processors compute with such numbers 100 times slower. */
+static inline float flush_subnormal(float x)
+{
+    return fabsf(x) < FLT_MIN ? 0 : x;
+}
 
 enum { VECTOR_LANES = 16 };
 /* lanes[i mod 16] ← Σ a[i]², in double, where the square of a float does not overflow. */

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/vector.h"
 #include "ps/core/arithmetic.h"
 #include "ps/rules/consistency/consistency.h"
 
@@ -240,8 +241,9 @@ static void momentum_step(size_t count, float lr, float momentum, const float *g
                           float *x)
 {
     for (size_t i = 0; i < count; i++) {
-        v[i] = momentum * v[i] - lr * gradient[i];
-        x[i] += v[i];
+        float velocity = momentum * v[i] - lr * gradient[i];
+        v[i] = flush_subnormal(velocity);
+        x[i] += velocity;
     }
 }
 

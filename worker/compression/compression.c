@@ -2,6 +2,7 @@
 #include "worker/compression/compression.h"
 
 #include "base/memory.h"
+#include "base/vector.h"
 
 #include <string.h>
 
@@ -160,8 +161,9 @@ static void accumulate_with_momentum(float momentum, const float *restrict gradi
                                      float *restrict u, float *restrict v)
 {
     for (size_t i = 0; i < count; i++) {
-        u[i] = momentum * u[i] + gradient[i];
-        v[i] += u[i];
+        float velocity = momentum * u[i] + gradient[i];
+        u[i] = flush_subnormal(velocity);
+        v[i] += velocity;
     }
 }
 

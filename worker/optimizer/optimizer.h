@@ -25,6 +25,8 @@
  * exceeds it, that vector is multiplied by clip_norm / norm first. Unlike in PyTorch, nothing is
  * added to the norm.
  *
+ * A state that would be subnormal is stored as 0 (flush_subnormal in base/vector.h).
+ *
  * The update is also rejected if the norm of the scaled gradient exceeds √FLT_MAX = 1.8e19. Beyond
  * this bound a square may overflow float32, and then the parameters (optimizers that store
  * squares). For the other optimizers one such gradient cannot make the parameters infinite, at any

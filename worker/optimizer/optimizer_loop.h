@@ -8,6 +8,8 @@
  *   - OPTIMIZER_DECAY_APART (optional): `g` is the scaled gradient without decay.
  *   - OPTIMIZER_SIGNS (optional): the statements use OPTIMIZER_SIGN.
  *
+ * States that are subnormal after the step are stored as 0 (flush_subnormal).
+ *
  * OPTIMIZER_ROOT(x, root) sets `root` to the square root of x, OPTIMIZER_SIGN(x, root) to −1, 0
  * or 1. The statements are compiled for vectors of 16 floats and for single floats (the rest at the
  * end). Both compute every element by the same IEEE operations.
@@ -33,7 +35,6 @@
 
 /* The squares of 16 lanes in double precision: in `half` with AVX-512, else in `a` to `d`
  * (see VECTOR_FORMS; gcc keeps arrays of vectors in memory, too). */
-typedef float quarter_line __attribute__((vector_size(LANES)));
 typedef double half_squares __attribute__((vector_size(4 * LANES)));
 typedef double quarter_squares __attribute__((vector_size(2 * LANES)));
 struct squares {
@@ -53,16 +54,22 @@ VECTOR_INLINE void add_half(half_squares *sum, const float *x, const float *y)
     *sum += wide * wide;
 }
 
-VECTOR_INLINE void add_quarter(quarter_squares *sum, const float *x, const float *y)
+/* The first four squares go to `low`. */
+VECTOR_INLINE void add_quarters(quarter_squares *low, quarter_squares *high, const float *x,
+                                const float *y)
 {
-    quarter_line a, b;
+    vector_half a, b;
     memcpy(&a, x, sizeof a);
     if (y != NULL) {
         memcpy(&b, y, sizeof b);
         a -= b;
     }
-    const quarter_squares wide = __builtin_convertvector(a, quarter_squares);
-    *sum += wide * wide;
+    const union {
+        half_squares half;
+        quarter_squares quarter[2];
+    } wide = {__builtin_convertvector(a, half_squares)};
+    *low += wide.quarter[0] * wide.quarter[0];
+    *high += wide.quarter[1] * wide.quarter[1];
 }
 
 /* Adds (x − y)² of the line at `at`; y NULL: x². */
@@ -76,10 +83,8 @@ VECTOR_INLINE void add_squares(struct squares *sum, const float *x, const float 
         add_half(&sum->half[1], x + LANES / 2, y != NULL ? y + LANES / 2 : NULL);
         return;
     }
-    add_quarter(&sum->a, x, y);
-    add_quarter(&sum->b, x + LANES / 4, y != NULL ? y + LANES / 4 : NULL);
-    add_quarter(&sum->c, x + LANES / 2, y != NULL ? y + LANES / 2 : NULL);
-    add_quarter(&sum->d, x + 3 * LANES / 4, y != NULL ? y + 3 * LANES / 4 : NULL);
+    add_quarters(&sum->a, &sum->b, x, y);
+    add_quarters(&sum->c, &sum->d, x + LANES / 2, y != NULL ? y + LANES / 2 : NULL);
 }
 
 VECTOR_INLINE void store_squares(double to[LANES], const struct squares *sum, bool avx512)
@@ -92,6 +97,32 @@ VECTOR_INLINE void store_squares(double to[LANES], const struct squares *sum, bo
     memcpy(to + LANES / 4, &sum->b, sizeof sum->b);
     memcpy(to + LANES / 2, &sum->c, sizeof sum->c);
     memcpy(to + 3 * LANES / 4, &sum->d, sizeof sum->d);
+}
+
+/* A line as gcc 12 keeps it in registers: a vector of 64 bytes only with AVX-512. */
+union line_parts {
+    vector_line line;
+    vector_mask bits;
+    vector_half half[2];
+    vector_half_mask half_bits[2];
+};
+
+/* `flushed`: as flush_subnormal; no bit of the exponent is set in a subnormal number and in 0. */
+VECTOR_INLINE void store_line(float *to, const vector_line *value, bool flushed, bool streamed,
+                              bool avx512)
+{
+    const int32_t exponent = 0x7f800000;
+    union line_parts parts = {*value};
+    if (flushed && avx512)
+        parts.bits &= (parts.bits & exponent) != 0;
+    for (int h = 0; flushed && !avx512 && h < 2; h++)
+        parts.half_bits[h] &= (parts.half_bits[h] & exponent) != 0;
+    if (streamed || avx512) {
+        vector_store(to, &parts.line, streamed);
+        return;
+    }
+    memcpy(to, &parts.half[0], sizeof parts.half[0]);
+    memcpy(to + LANES / 2, &parts.half[1], sizeof parts.half[1]);
 }
 
 #ifdef OPTIMIZER_SIGNS
@@ -181,11 +212,11 @@ VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, 
         g = DECAYED(in);
         OPTIMIZER_STEP;
         if (OPTIMIZER_STATES)
-            vector_store(states_to + i, &v, streamed);
+            store_line(states_to + i, &v, true, streamed, avx512);
         if (OPTIMIZER_STATES > 1)
-            vector_store(more_to + i, &s, streamed);
+            store_line(more_to + i, &s, true, streamed, avx512);
         (void)root;
-        vector_store(to + i, &out, streamed && !over_read_at);
+        store_line(to + i, &out, false, streamed && !over_read_at, avx512);
     }
     store_squares(c->squares, &squares, avx512);
     store_squares(c->gaps, &gaps, avx512);
@@ -203,9 +234,9 @@ VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, 
         g = DECAYED(in);
         OPTIMIZER_STEP;
         if (OPTIMIZER_STATES)
-            states_to[i] = v;
+            states_to[i] = flush_subnormal(v);
         if (OPTIMIZER_STATES > 1)
-            more_to[i] = s;
+            more_to[i] = flush_subnormal(s);
         (void)root;
         to[i] = out;
     }

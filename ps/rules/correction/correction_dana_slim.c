@@ -25,7 +25,7 @@ static void look_ahead(float momentum, float scale, size_t count, const float *g
     for (size_t i = 0; i < count; i++) {
         float g = scale * gradient[i];
         float velocity = momentum * own_in[i] + g;
-        own_out[i] = velocity;
+        own_out[i] = flush_subnormal(velocity);
         out[i] = g + momentum * velocity;
     }
 }

@@ -40,8 +40,8 @@ static void look_ahead(struct rates r, size_t count, const struct correction_vec
         float ahead = r.lr * r.momentum * sum;
         v->out[i] = r.lr > 0 ? velocity + (ahead - ahead_in[i]) / r.lr : 0;
         v->shared_out[1][i] = r.lr > 0 ? ahead : ahead_in[i];
-        v->shared_out[0][i] = sum;
-        v->own_out[i] = velocity;
+        v->shared_out[0][i] = flush_subnormal(sum);
+        v->own_out[i] = flush_subnormal(velocity);
     }
 }
 

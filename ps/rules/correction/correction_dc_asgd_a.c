@@ -32,7 +32,7 @@ static void compensate(float lambda, float memory, size_t count, const float *g,
     for (size_t i = 0; i < count; i++) {
         float moved = now[i] - read_at[i];
         float square = memory * square_in[i] + (1 - memory) * (g[i] * g[i]);
-        square_out[i] = square;
+        square_out[i] = flush_subnormal(square);
         out[i] = moved == 0 ? g[i] : g[i] + lambda / sqrtf(square + EPSILON) * g[i] * g[i] * moved;
     }
 }

@@ -42,7 +42,8 @@ static void track(float memory, float steps, size_t count, const float *now, con
 {
     for (size_t i = 0; i < count; i++) {
         float velocity = (now[i] - before_in[i]) * steps;
-        square_out[i] = memory * square_in[i] + (1 - memory) * (velocity * velocity);
+        square_out[i] =
+            flush_subnormal(memory * square_in[i] + (1 - memory) * (velocity * velocity));
     }
 }
 

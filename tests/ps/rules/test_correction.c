@@ -425,6 +425,43 @@ static void corrections_do_not_depend_on_block_boundaries(void **state)
     }
 }
 
+/* One gradient, then 2 500 gradients of 0. */
+static void states_decay_to_0(void **state)
+{
+    (void)state;
+    enum { FEW = 19 };
+    for (size_t i = 0; i < correction_registry.count; i++) {
+        const struct correction_rule *rule = rule_at(i);
+        const bool has_memory = strcmp(rule->about.name, "gap-aware") == 0;
+        struct correction c;
+        struct correction_call call;
+        char chosen[64];
+        float gradient[FEW], now[FEW], read_at[FEW], scratch[FEW];
+        snprintf(chosen, sizeof chosen, "correction=%s", rule->about.name);
+        open_correction(
+            &c, 1, 1, FEW,
+            RIG(chosen, optimizer_for(rule), has_memory ? "correction.memory=0.9" : NULL));
+        for (unsigned r = 0; r < 2500; r++) {
+            const struct correction_context context = {0, r, 1, 0.1};
+            for (size_t k = 0; k < FEW; k++) {
+                gradient[k] = r == 0;
+                now[k] = r == 0 ? 0 : 1;
+                read_at[k] = now[k];
+            }
+            correction_begin(&c, &context, gradient, now, read_at, &call);
+            (void)correction_block(&c, &call, 0, FEW, scratch);
+            correction_commit(&c);
+            correction_updated(&c, context.lr);
+        }
+        for (unsigned s = 0; s < rule->shared; s++)
+            for (size_t k = 0; k < FEW; k++)
+                assert_int_not_equal(fpclassify(c.shared[s][c.current][k]), FP_SUBNORMAL);
+        for (size_t k = 0; rule->own && k < FEW; k++)
+            assert_true(c.own[0][k] == 0);
+        correction_close(&c);
+    }
+}
+
 /* ---- in the core ---- */
 
 static void train_alone(struct core_bench *b, const char *const *settings)
@@ -494,6 +531,7 @@ int main(void)
         cmocka_unit_test(implicit_momentum_is_subtracted_from_key_momentum),
         cmocka_unit_test(a_correction_whose_momentum_the_optimizer_does_not_fit_is_refused),
         cmocka_unit_test(corrections_do_not_depend_on_block_boundaries),
+        cmocka_unit_test(states_decay_to_0),
         cmocka_unit_test(corrections_do_not_change_one_worker),
         cmocka_unit_test(one_worker_with_dana_slim_is_nesterov),
         cmocka_unit_test(dana_zero_needs_updates_of_one_gradient),

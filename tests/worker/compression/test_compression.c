@@ -5,6 +5,7 @@
 #include "tests/worker/compression/compression_rig.h"
 #include "base/vector.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -304,6 +305,9 @@ static void dgc_matches_codes_computed_by_hand(void **state UNUSED)
         compression_reset(z);
         compression_state_write(z, both);
     }
+    z->velocity[0] = FLT_MIN; /* its half is subnormal */
+    compression_encode(z, (const float[4]){0, 1, 0, 0}, 0, 4, (uint64_t[1]){0});
+    assert_true(z->velocity[0] == 0 && z->residual[0] == FLT_MIN / 2);
     compression_close(&z);
 }
 

@@ -146,6 +146,32 @@ static void an_update_has_the_bits_of_the_hosts(void **state)
     }
 }
 
+static void a_state_that_becomes_subnormal_is_0_as_on_the_host(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < optimizer_registry.count; k++) {
+        struct pair p;
+        size_t zero = 0;
+        pair_open(&p, optimizer_registry.entries[k]->name, 1001);
+        if (p.rule.form == OPTIMIZER_HOST_ONLY || p.rule.states == 0) {
+            pair_close(&p);
+            continue;
+        }
+        draw(p.seen, p.count, 1, 4 * FLT_MIN);
+        optimizer_set_state(p.optimizer, p.seen);
+        upload(&p, p.there.state, p.seen);
+        upload(&p, p.there.parameters, p.parameters);
+        assert_true(step(&p, 1, 0.1));
+        assert_same_bits(&p);
+        for (size_t i = 0; i < p.count; i++) {
+            zero += p.seen[i] == 0;
+            assert_true(p.seen[i] == 0 || isnormal(p.seen[i]));
+        }
+        assert_true(zero > 100 && zero < 900);
+        pair_close(&p);
+    }
+}
+
 /* optimizer.momentum_correction=false */
 static void a_rate_inside_the_velocity_has_the_bits_of_the_hosts(void **state)
 {
@@ -327,6 +353,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_update_has_the_bits_of_the_hosts),
+        cmocka_unit_test(a_state_that_becomes_subnormal_is_0_as_on_the_host),
         cmocka_unit_test(a_rate_inside_the_velocity_has_the_bits_of_the_hosts),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
         cmocka_unit_test(reopened_vectors_are_zero),

@@ -99,7 +99,7 @@ CUDA_FUNCTION void update_one(const struct cuda_step *step, uint32_t form, float
     float direction = g;
     if (form != OPTIMIZER_SGD) {
         float v = CUDA_TIMES(step->momentum, *state) + g;
-        *state = v;
+        *state = fabsf(v) < FLT_MIN ? 0 : v; /* flush_subnormal */
         direction = form == OPTIMIZER_NESTEROV ? g + CUDA_TIMES(step->momentum, v) : v;
     }
     *parameter = in - CUDA_TIMES(step->lr, direction);
