@@ -284,6 +284,31 @@ static void undecided_columns_of_a_map_get_further_seeds(void **state)
     assert_int_equal(RIG_RUN(r, "reproduce", "further.yaml", "--dry-run"), ERROR_USAGE);
 }
 
+/* The mean of the seeds that survive does not represent a side. */
+static void an_arm_with_a_diverged_seed_does_not_represent_its_side(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "survivors.yaml",
+                  "name: survivors\n"
+                  "question: which side is ahead?\n"
+                  "settings: {engine: virtual, pace: constant, dataset: gaussian, "
+                  "dataset.size: 8, model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
+                  "workers: [2]\n"
+                  "seeds: [1, 2]\n"
+                  "map: {synchronous: [good, poor], asynchronous: [async]}\n"
+                  "arms:\n"
+                  "  good: {label: good, settings: {mode: sync, lr: 0.02}}\n"
+                  "  poor: {label: poor, settings: {mode: sync, lr: 0.0001}}\n"
+                  "  async: {label: asynchronous}\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "survivors.yaml", "--quiet"), OK);
+    process_expect_line(r, "2       ", "good");
+    assert_int_equal(process_shell(r, "sqlite3 results.db \"UPDATE run SET status = 'diverged' "
+                                      "WHERE arm = 'good' AND seed = 1\""),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "reproduce", "survivors.yaml", "--no-run"), OK);
+    process_expect_line(r, "2       ", "poor");
+}
+
 /* The choice of the first level counts for all levels of a shared axis, also if they are in another
  * part. */
 static void tuning_is_shared_along_an_axis(void **state)
@@ -325,6 +350,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(several_axes_give_a_table_for_each_combination),
         TEST(undecided_columns_of_a_map_get_further_seeds),
+        TEST(an_arm_with_a_diverged_seed_does_not_represent_its_side),
         TEST(tuning_is_shared_along_an_axis),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

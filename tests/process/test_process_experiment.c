@@ -161,6 +161,32 @@ static void cells_are_compared_on_the_same_seeds(void **state)
     process_expect_errors_contain(r, "4 of 4 ");
 }
 
+static const char counting[] =
+    "name: counting\n"
+    "question: does it diverge?\n"
+    "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8,\n"
+    "  model: softmax, samples: 200, batch: 10}\n"
+    "workers: [2]\n"
+    "seeds: [1]\n"
+    "arms: {plain: {label: plain}}\n"
+    "claims:\n"
+    "  - claim: No run diverges\n"
+    "    sql: SELECT count(*) FROM run WHERE experiment = 'counting' AND status = 'diverged'\n"
+    "    band: [0, 0]\n";
+
+/* It would pass on an empty file. */
+static void a_claim_in_sql_waits_for_its_runs(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "counting.yaml", counting);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant"), OK);
+    assert_int_equal(RIG_RUN(r, "reproduce", "counting.yaml", "--no-run"), OK);
+    assert_null(strstr(process_output(r), "PASS"));
+    assert_non_null(strstr(process_output(r), "No run diverges"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "counting.yaml", "--quiet"), OK);
+    process_expect_line(r, "PASS", "No run diverges");
+}
+
 static const char searching[] =
     "name: searching\n"
     "question: which rate is best?\n"
@@ -382,6 +408,7 @@ int main(void)
         TEST(the_board_shows_every_experiment_without_a_run),
         TEST(check_board_finds_an_edited_page),
         TEST(cells_are_compared_on_the_same_seeds),
+        TEST(a_claim_in_sql_waits_for_its_runs),
         TEST(a_setting_holds_for_all_runs_or_is_refused),
         TEST(an_arm_is_tuned_on_the_validation_split_before_its_runs),
         TEST(arms_that_search_have_equal_budgets_and_continue),

@@ -100,14 +100,17 @@ static void a_lost_worker_comes_back_to_several_servers_with_torn_reads(void **s
     lose_a_worker_and_go_on(*state, "servers=2", "read=torn");
 }
 
-/* Each row can be replayed. */
+/* Each row can be replayed. The program's JSON is that of the last one. */
 static void after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_row(void **state)
 {
     struct process_rig *r = *state;
-    process_start(
-        r, (const char *const[]){"run", "mode=async", "workers=2", "restarts=1", MODEST, NULL});
+    process_start(r, (const char *const[]){"run", "mode=async", "workers=2", "restarts=1", MODEST,
+                                           "--json", NULL});
     kill_after_checkpoint(r, "server");
     assert_int_equal(process_wait(r), OK);
+    const char *row = strstr(process_output(r), "\"uuid\"");
+    assert_true(row != NULL && strstr(row + 1, "\"uuid\"") == NULL);
+    process_expect_line(r, "\"uuid\"", process_ask(r, "SELECT uuid FROM run WHERE id = 2"));
     assert_null(strstr(process_errors(r), "joins again")); /* the workers are started anew */
     process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "failed finished");
     process_expect_answer(r, "SELECT host ->> '$.resumed.run' FROM run WHERE id = 2", "1");

@@ -65,6 +65,25 @@ static void expect_bits_of_the_unbroken_run(struct process_rig *r)
                           "1");
 }
 
+/* The second process would compute the same updates again, and write the same checkpoint. */
+static void a_run_that_is_still_running_is_not_resumed(void **state)
+{
+    struct process_rig *r = *state, *other = NULL;
+    char results[512];
+    const char *const *with = RIG_WITH(REAL, "epochs=100", "checkpoint=at.safetensors");
+    snprintf(results, sizeof results, "results=%s", process_path(r, "results.db"));
+    start_until(r, with, "SELECT count(*) >= 1 FROM push");
+    assert_int_equal(process_set_up((void **)&other), 0);
+    assert_int_equal(
+        RIG_RUN(other, "run", REAL, "epochs=100", "checkpoint=at.safetensors", results, "--resume"),
+        ERROR_USAGE);
+    process_expect_error(other, "run 1 ");
+    process_tear_down((void **)&other);
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_expect_answer(r, "SELECT count(*) FROM run", "1");
+}
+
 static void a_stopped_run_of_one_worker_resumes_to_the_same_bits(void **state)
 {
     struct process_rig *r = *state;
@@ -400,6 +419,7 @@ int main(void)
 {
 #define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
+        RIG_TEST(a_run_that_is_still_running_is_not_resumed),
         RIG_TEST(a_stopped_run_of_one_worker_resumes_to_the_same_bits),
         RIG_TEST(local_steps_resume_to_the_same_bits),
         RIG_TEST(a_run_whose_server_or_all_of_it_was_killed_resumes_to_the_same_bits),

@@ -281,6 +281,9 @@ static void contradicting_flags_are_errors(void **state)
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", "--status"), ERROR_RESULTS);
     process_expect_error(r, "results.db");
+    assert_int_equal(RIG_RUN(r, "sweep", "--drop"), ERROR_RESULTS);
+    process_expect_error(r, "results.db");
+    assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
     assert_int_equal(RIG_RUN(r, "sweep", "--work", "--part", "1/2"), ERROR_USAGE);
     process_expect_error(r, "--part");
     assert_int_equal(RIG_RUN(r, "sweep", "--status", "--drop"), ERROR_USAGE);

@@ -283,6 +283,25 @@ static void no_file_is_left_beside_a_read_only_file(void **state)
     memcpy(rig_path, kept, sizeof kept);
 }
 
+/* No byte can be written, as on a full disk: a reader cannot make its -shm file. */
+static int read_on_a_full_disk(void)
+{
+    const struct rlimit none = {0};
+    signal(SIGXFSZ, SIG_IGN);
+    return setrlimit(RLIMIT_FSIZE, &none) != 0 ? 3 : read_read_only();
+}
+
+static void a_closed_file_can_be_read_on_a_full_disk(void **state)
+{
+    (void)state;
+    int64_t id;
+    rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
+    assert_int_equal(chmod(rig_path, 0666), 0);
+    folder_is_public = true;
+    assert_child_succeeds(read_on_a_full_disk);
+    folder_is_public = false;
+}
+
 /* Limits files of this process to 200 KiB, to simulate a full disk. */
 static int record_more_than_fits(void)
 {
@@ -556,6 +575,7 @@ int main(void)
         RIG_TEST(an_error_names_a_folder_without_write_permission),
         RIG_TEST(a_read_only_file_can_be_read_but_not_recorded_into),
         RIG_TEST(no_file_is_left_beside_a_read_only_file),
+        RIG_TEST(a_closed_file_can_be_read_on_a_full_disk),
         RIG_TEST(a_run_with_a_failed_write_is_not_finished),
         RIG_TEST(a_refused_file_keeps_the_wal_file_of_a_killed_writer),
         RIG_TEST(a_column_name_is_never_run_as_sql),

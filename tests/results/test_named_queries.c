@@ -245,54 +245,6 @@ static void runs_of_one_seed_count_as_one(void **state)
     assert_contains(answer, ",3,3,"); /* runs, and those that reached it */
 }
 
-/* Without a test accuracy less loss is better. The best rate of each side is that with the least
- * validation loss: of the last evaluation, not of the best one. */
-static void sides_are_compared_by_loss_if_there_is_no_accuracy(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *mode, *settings;
-        unsigned seed;
-        double loss;
-    } runs[] = {
-        {"sync", "{\"lr\":1}", 1, 2.0},  {"sync", "{\"lr\":1}", 2, 2.5},
-        {"sync", "{\"lr\":2}", 1, 3.0},  {"sync", "{\"lr\":2}", 2, 3.0},
-        {"async", "{\"lr\":1}", 1, 1.5}, {"async", "{\"lr\":1}", 2, 1.75},
-    };
-    const char *const of[] = {"experiment=by-loss"};
-    for (size_t i = 0; i < COUNT_OF(runs); i++) {
-        int64_t id;
-        struct run_description run = rig_run;
-        run.experiment = "by-loss";
-        run.arm = run.mode = runs[i].mode;
-        run.settings = runs[i].settings;
-        run.seed = runs[i].seed;
-        recorder *r = rig_begin(&run, &id);
-        for (unsigned u = 1; u <= 2; u++)
-            recorder_evaluation(
-                r, &(struct evaluation_record){.updates = u,
-                                               .test_loss = NAN,
-                                               .test_accuracy = NAN,
-                                               .validation_loss = u == 1 ? 0.1 : runs[i].loss,
-                                               .validation_accuracy = 0.5});
-        rig_finish(r, &rig_outcome);
-    }
-    assert_int_equal(run_query("crossover", QUERY_CSV, of, 1), OK);
-    /* 2.0 - 1.5 and 2.5 - 1.75; 12.706 of Student's t */
-    double margin, interval;
-    const char *line = strstr(answer, "undecided,0.625,");
-    assert_non_null(line);
-    assert_int_equal(sscanf(strchr(line, ','), ",%lf,%lf", &margin, &interval), 2);
-    assert_true(fabs(interval - 12.706 * 0.125) < 1e-9);
-    assert_contains(line, ",2,loss,sync,2.25,async,1.625,");
-    rig_change(
-        "UPDATE run SET final_accuracy = 0.5 WHERE experiment = 'by-loss' AND mode = 'sync'");
-    rig_change(
-        "UPDATE run SET final_accuracy = 0.75 WHERE experiment = 'by-loss' AND mode = 'async'");
-    assert_int_equal(run_query("crossover", QUERY_CSV, of, 1), OK);
-    assert_contains(answer, ",asynchronous,0.25,0,2,accuracy,sync,0.5,async,0.75,");
-}
-
 /* Also settings without a column; not settings that are equal in the whole file. */
 static void a_row_shows_the_settings_in_which_it_differs(void **state)
 {
@@ -562,7 +514,6 @@ int main(void)
         SAMPLE_TEST(accuracy_is_averaged_over_the_seeds_of_finished_runs),
         RIG_TEST(runs_with_different_settings_are_not_averaged),
         RIG_TEST(runs_of_one_seed_count_as_one),
-        RIG_TEST(sides_are_compared_by_loss_if_there_is_no_accuracy),
         RIG_TEST(a_row_shows_the_settings_in_which_it_differs),
         SAMPLE_TEST(damped_runs_are_compared_with_undamped_runs),
         SAMPLE_TEST(the_time_to_an_accuracy_is_that_of_its_first_evaluation),
