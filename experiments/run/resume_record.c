@@ -49,7 +49,7 @@ static void write_json(const struct origin *from, struct text *out)
     if (from->asynchronous)
         text_add(out, ",\"computed\":%llu", (unsigned long long)from->computed);
     if (from->run.id > 0) {
-        text_add(out, ",\"run\":%lld,\"lost\":%llu", (long long)from->run.id,
+        text_add(out, ",\"run\":\"%s\",\"lost\":%llu", from->run.uuid,
                  (unsigned long long)from->lost);
     }
     text_add(out, "}");

@@ -301,7 +301,7 @@ status query_find_origin(const char *results, const char *config_hash, const cha
         goto done;
     TRY(database_prepare(
         db, &s,
-        "SELECT id, coalesce(updates,"
+        "SELECT id, uuid, coalesce(updates,"
         " (SELECT max(update_version) FROM push WHERE run_id = id AND outcome IN ('applied', "
         "'aggregated')),"
         " (SELECT max(update_version) FROM step WHERE run_id = id),"
@@ -318,7 +318,8 @@ status query_find_origin(const char *results, const char *config_hash, const cha
     TRY(database_check(db, code, "look up the run of a checkpoint"));
     if (code == SQLITE_ROW) {
         out->id = sqlite3_column_int64(s, 0);
-        out->updates = (uint64_t)sqlite3_column_int64(s, 1);
+        snprintf(out->uuid, sizeof out->uuid, "%s", (const char *)sqlite3_column_text(s, 1));
+        out->updates = (uint64_t)sqlite3_column_int64(s, 2);
     }
 done:
     sqlite3_finalize(s);

@@ -101,7 +101,8 @@ status query_find_checkpoint(const char *results, const char *config_hash, char 
  * checkpoint matches by its hash at any path, or by path and configuration, because a killed run
  * may not have recorded the hash. */
 struct origin_run {
-    int64_t id;       /* 0: unknown */
+    int64_t id; /* 0: unknown */
+    char uuid[40];
     uint64_t updates; /* recorded updates of that run */
 };
 status query_find_origin(const char *results, const char *config_hash, const char *path,

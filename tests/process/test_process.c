@@ -317,11 +317,12 @@ static void a_stopped_run_resumes_and_ends_in_the_same_bits(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE run_id = 3 AND code = "
                                        "'resumed' AND severity = 'info'"),
                         "1");
-    process_expect_answer(r,
-                          "SELECT b.host ->> '$.resumed.version' = a.updates AND b.host ->> "
-                          "'$.resumed.lost' = 0 AND b.host ->> '$.resumed.run' = a.id FROM run a, "
-                          "run b WHERE a.id = 2 AND b.id = 3",
-                          "1");
+    process_expect_answer(
+        r,
+        "SELECT b.host ->> '$.resumed.version' = a.updates AND b.host ->> "
+        "'$.resumed.lost' = 0 AND b.host ->> '$.resumed.run' = a.uuid FROM run a, "
+        "run b WHERE a.id = 2 AND b.id = 3",
+        "1");
     assert_string_equal(
         process_ask(r,
                     "SELECT a.parameters_sha256 = b.parameters_sha256 AND a.updates = b.updates "

@@ -99,11 +99,12 @@ static void a_stopped_run_of_one_worker_resumes_to_the_same_bits(void **state)
                           "1");
     expect_run(r, with, "--resume");
     expect_bits_of_the_unbroken_run(r);
-    process_expect_answer(r,
-                          "SELECT r.updates || ' 0 2' = b.host ->> '$.resumed.version' || ' ' "
-                          "|| (b.host ->> '$.resumed.lost') || ' ' || (b.host ->> "
-                          "'$.resumed.run') FROM run r, run b WHERE r.id = 2 AND b.id = 3",
-                          "1");
+    process_expect_answer(
+        r,
+        "SELECT r.updates || ' 0 ' || r.uuid = b.host ->> '$.resumed.version' || ' ' "
+        "|| (b.host ->> '$.resumed.lost') || ' ' || (b.host ->> "
+        "'$.resumed.run') FROM run r, run b WHERE r.id = 2 AND b.id = 3",
+        "1");
     process_expect_nothing_left(r);
     /* After a run that finished, --resume starts a new run. */
     expect_run(r,
@@ -154,7 +155,8 @@ static void expect_what_was_lost(struct process_rig *r, const char *killed, unsi
     snprintf(
         sql, sizeof sql,
         "SELECT (b.host ->> '$.resumed.lost') >= %u AND b.host ->> '$.resumed.lost' = max(0, "
-        "a.updates - (b.host ->> '$.resumed.version')) AND b.host ->> '$.resumed.run' = a.id AND "
+        "a.updates - (b.host ->> '$.resumed.version')) AND b.host ->> '$.resumed.run' = a.uuid AND "
+        ""
         "a.status = 'failed' AND (SELECT count(*) FROM event WHERE run_id = b.id AND code = "
         "'resumed' AND detail LIKE '%%' || a.id || '%%' || "
         "(b.host ->> '$.resumed.lost') || '%%') = 1 AND (SELECT min(update_version) "
@@ -408,10 +410,11 @@ static void a_moved_checkpoint_is_recognised_by_its_hash(void **state)
     assert_int_equal(process_shell(r, "mv at.safetensors kept.safetensors"), OK);
     const char *const *moved = RIG_WITH(REAL, "epochs=6", "workers=2", "resume=kept.safetensors");
     expect_run(r, moved, NULL);
-    process_expect_answer(r,
-                          "SELECT (host ->> '$.resumed.run') || ' ' || (host ->> '$.resumed.lost') "
-                          "FROM run WHERE id = 2",
-                          "1 0");
+    process_expect_answer(
+        r,
+        "SELECT a.id || ' ' || (b.host ->> '$.resumed.lost') FROM run a JOIN run b "
+        "ON a.uuid = b.host ->> '$.resumed.run' WHERE b.id = 2",
+        "1 0");
     process_expect_replayed(r);
 }
 

@@ -23,11 +23,12 @@ static void record(const struct compared_run *c)
     outcome.status = c->status;
     recorder *r = rig_begin(&run, &id);
     for (unsigned u = 1; u <= 2; u++)
-        recorder_evaluation(r, &(struct evaluation_record){.updates = u,
-                                                           .test_loss = NAN,
-                                                           .test_accuracy = c->accuracy,
-                                                           .validation_loss = u == 1 ? 0.1 : c->loss,
-                                                           .validation_accuracy = c->validation});
+        recorder_evaluation(r,
+                            &(struct evaluation_record){.updates = u,
+                                                        .test_loss = NAN,
+                                                        .test_accuracy = c->accuracy,
+                                                        .validation_loss = u == 1 ? 0.1 : c->loss,
+                                                        .validation_accuracy = c->validation});
     rig_finish(r, &outcome);
 }
 
