@@ -225,7 +225,7 @@ static status check_claims(const struct experiment *e)
     status result = OK;
     for (size_t i = 0; i < e->claim_count; i++) {
         const struct claim *c = &e->claims[i];
-        if (c->value != NULL && cells_check(e, c->value) != OK) {
+        if ((c->value != NULL ? cells_check(e, c->value) : query_check(c->sql)) != OK) {
             result = error_add_context(ERROR_USAGE, "%s:%u", e->file, c->line);
             goto done;
         }

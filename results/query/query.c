@@ -128,8 +128,8 @@ static void release_connection(sqlite3 **db)
  */
 
 /* Opens the file and prepares a query with its parameters. */
-static status prepare(const char *path, const char *question, const char *const *settings,
-                      size_t setting_count, sqlite3 **db, sqlite3_stmt **s)
+static status prepare_in(sqlite3 *db, const char *question, const char *const *settings,
+                         size_t setting_count, sqlite3_stmt **s)
 {
     status result = OK;
     const char *sql = question;
@@ -138,10 +138,32 @@ static status prepare(const char *path, const char *question, const char *const 
         TRY(query_find(question, &sql));
         snprintf(what, sizeof what, "query %.64s", question);
     }
-    TRY(get_connection(path, db));
-    TRY(query_prepare(*db, s, sql, what));
-    TRY(query_bind(*db, *s, sql, what, settings, setting_count));
+    TRY(query_prepare(db, s, sql, what));
+    TRY(query_bind(db, *s, sql, what, settings, setting_count));
 done:
+    return result;
+}
+
+static status prepare(const char *path, const char *question, const char *const *settings,
+                      size_t setting_count, sqlite3 **db, sqlite3_stmt **s)
+{
+    status result = OK;
+    TRY(get_connection(path, db));
+    TRY(prepare_in(*db, question, settings, setting_count, s));
+done:
+    return result;
+}
+
+status query_check(const char *sql)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    TRY(database_open_empty(&db));
+    TRY(prepare_in(db, sql, NULL, 0, &s));
+done:
+    sqlite3_finalize(s);
+    database_close(&db);
     return result;
 }
 

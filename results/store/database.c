@@ -334,6 +334,19 @@ done:
     return result;
 }
 
+status database_open_empty(sqlite3 **out)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    TRY(database_check(db, sqlite3_open(":memory:", &db), "open an empty file in memory"));
+    TRY(create_tables(db));
+    *out = db;
+    db = NULL;
+done:
+    close_now(db);
+    return result;
+}
+
 /* A connection opened by open_unchanging() does not see the rows in a -wal file. */
 static void warn_of_unread_rows(const char *path)
 {

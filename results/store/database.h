@@ -31,6 +31,8 @@ enum {
 
 /* Opens a file for writing. Creates a missing file, and the tables in an empty one. */
 status database_open(sqlite3 **out, const char *path) MUST_CHECK;
+/* An empty file in memory, to check statements against. */
+status database_open_empty(sqlite3 **out) MUST_CHECK;
 /* Opens an existing file for reading: statements that write fail. If a killed writer left a -wal
  * file, closing the connection moves its content into the file. In a folder without write
  * permission, rows in a -wal file may be unreadable; then a warning is logged. A run whose process

@@ -174,10 +174,16 @@ static const char counting[] =
     "    sql: SELECT count(*) FROM run WHERE experiment = 'counting' AND status = 'diverged'\n"
     "    band: [0, 0]\n";
 
-/* It would pass on an empty file. */
+/* It would pass on an empty file. Its SQL is checked before the runs. */
 static void a_claim_in_sql_waits_for_its_runs(void **state)
 {
     struct process_rig *r = *state;
+    char wrong[sizeof counting];
+    memcpy(wrong, counting, sizeof wrong);
+    memcpy(strstr(wrong, "FROM run"), "FROM rum", strlen("FROM rum"));
+    process_write(r, "wrong.yaml", wrong);
+    assert_int_equal(RIG_RUN(r, "reproduce", "wrong.yaml", "--dry-run"), ERROR_USAGE);
+    process_expect_error(r, "wrong.yaml:9");
     process_write(r, "counting.yaml", counting);
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant"), OK);
     assert_int_equal(RIG_RUN(r, "reproduce", "counting.yaml", "--no-run"), OK);
