@@ -10,7 +10,7 @@
 
 /* A run with evaluations at updates `from` to `to`; its accuracy is `base` + updates / 8. */
 static void record(unsigned seed, const char *ended, unsigned from, unsigned to, double base,
-                      const char *resumed)
+                   const char *resumed)
 {
     int64_t id;
     struct run_description run = rig_run;
