@@ -385,6 +385,7 @@ static status unknown_flag(const char *command, const char *flag, const char *kn
 {
     struct suggestion names = {.wanted = flag};
     struct text all = {0}, hint = {0};
+    bool twice = false;
     if (is_dashed_key(flag)) {
         const char *key = flag + strspn(flag, "-");
         return error_set(ERROR_USAGE, __FILE__, __LINE__,
@@ -394,10 +395,14 @@ static status unknown_flag(const char *command, const char *flag, const char *kn
     text_add(&all, "%s", known);
     text_add(&hint, "It has the options %s; settings are written key=value", known);
     for (char *rest = NULL, *each = strtok_r(all.at, " ,", &rest); each != NULL;
-         each = strtok_r(NULL, " ,", &rest))
+         each = strtok_r(NULL, " ,", &rest)) {
+        twice = twice || strcmp(each, flag) == 0; /* the command took the first one */
         if (each[0] == '-')
             suggestion_add(&names, each);
-    status result = suggestion_fail(&names, hint.at, "%s has no option", command);
+    }
+    status result = twice ? error_set(ERROR_USAGE, __FILE__, __LINE__,
+                                      "%s: option %s is given twice; give it once", command, flag)
+                          : suggestion_fail(&names, hint.at, "%s has no option", command);
     text_free(&all);
     text_free(&hint);
     return result;

@@ -67,8 +67,12 @@ static void print_experiments_with(const struct experiments *all, const char *ke
     const char *before = "               experiments: ";
     const struct option *global = keys_find(key);
     bool any = false;
-    if (global == NULL || strcmp(global->initial, value) == 0)
+    if (global == NULL)
         return;
+    if (strcmp(global->initial, value) == 0) {
+        printf("%sall that name no other\n", before);
+        return;
+    }
     for (size_t i = 0; i < all->count; i++) {
         if (experiment_uses(&all->at[i], key, value)) {
             printf("%s%s", before, all->at[i].name);

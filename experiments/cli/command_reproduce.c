@@ -213,7 +213,7 @@ static status reproduce(const char *name, struct reproduce *r)
         plan_print(&w.tuning.trials.plan, r->info);
         plan_print(&w.plan, r->info);
         if (w.later > 0) {
-            fprintf(r->info, "to run              %zu run%s that use the results of these\n",
+            fprintf(r->info, "to run              later, with what these find: %zu run%s\n",
                     w.later, plural(w.later));
         }
         goto done;

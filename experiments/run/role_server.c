@@ -223,7 +223,10 @@ const char command_server_help[] =
     "Starts one parameter server. It prints its endpoint and the settings that workers need, and\n"
     "ends with the run. `gradlag run` starts server and workers itself.\n\n"
     "  gradlag server workers=2 endpoint=tcp://127.0.0.1:*\n\n"
-    "`gradlag list keys` describes the keys.\n";
+    "  server=N        with servers=2 and more: the number of this one, from 0\n"
+    "  run_token=HEX   the secret of the run, or in GRADLAG_RUN_TOKEN; without it the server\n"
+    "                  makes one and prints it\n\n"
+    "`gradlag list keys` describes all other keys.\n";
 
 status command_server(int argc, char **argv)
 {

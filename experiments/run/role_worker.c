@@ -80,7 +80,9 @@ const char command_worker_help[] =
     "run_token that the server printed, and the worker's number from 0 (under mpirun or srun the\n"
     "default is its rank). With restarts=N it waits for a restarted server up to N times.\n\n"
     "  gradlag worker endpoint=tcp://127.0.0.1:5555 run_token=… worker=0 key=value…\n\n"
-    "`gradlag list keys` describes the keys.\n";
+    "  run_token=HEX   the secret of the run, or in GRADLAG_RUN_TOKEN\n"
+    "  worker.first=N  under mpirun or srun: the number of its first worker\n\n"
+    "`gradlag list keys` describes all other keys.\n";
 
 status command_worker(int argc, char **argv)
 {

@@ -128,18 +128,16 @@ static void release_connection(sqlite3 **db)
  */
 
 /* Opens the file and prepares a query with its parameters. */
-static status prepare_in(sqlite3 *db, const char *question, const char *const *settings,
-                         size_t setting_count, sqlite3_stmt **s)
+/* *sql ← the text of a named query, or the question; `what` names it in errors. */
+static status find_text(const char *question, const char **sql, char what[80])
 {
     status result = OK;
-    const char *sql = question;
-    char what[80] = "SQL";
+    *sql = question;
+    snprintf(what, 80, "SQL");
     if (query_is_name(question)) {
-        TRY(query_find(question, &sql));
-        snprintf(what, sizeof what, "query %.64s", question);
+        TRY(query_find(question, sql));
+        snprintf(what, 80, "query %.64s", question);
     }
-    TRY(query_prepare(db, s, sql, what));
-    TRY(query_bind(db, *s, sql, what, settings, setting_count));
 done:
     return result;
 }
@@ -148,19 +146,27 @@ static status prepare(const char *path, const char *question, const char *const 
                       size_t setting_count, sqlite3 **db, sqlite3_stmt **s)
 {
     status result = OK;
+    const char *sql;
+    char what[80];
+    TRY(find_text(question, &sql, what));
     TRY(get_connection(path, db));
-    TRY(prepare_in(*db, question, settings, setting_count, s));
+    TRY(query_prepare(*db, s, sql, what));
+    TRY(query_bind(*db, *s, sql, what, settings, setting_count));
 done:
     return result;
 }
 
-status query_check(const char *sql)
+status query_check(const char *question)
 {
     status result = OK;
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
+    const char *sql;
+    char what[80];
+    TRY(find_text(question, &sql, what));
     TRY(database_open_empty(&db));
-    TRY(prepare_in(db, sql, NULL, 0, &s));
+    TRY(query_prepare(db, &s, sql, what));
+    TRY(query_bind(db, s, sql, what, NULL, 0));
 done:
     sqlite3_finalize(s);
     database_close(&db);

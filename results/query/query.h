@@ -63,8 +63,8 @@ status query_find(const char *name, const char **text) MUST_CHECK;
 status query_begin(const char *path) MUST_CHECK;
 void query_end(void);
 
-/* ERROR_USAGE: `sql` is no SELECT for a results file. */
-status query_check(const char *sql) MUST_CHECK;
+/* ERROR_USAGE: the question is neither a SELECT for a results file nor a named query. */
+status query_check(const char *question) MUST_CHECK;
 /* Reads the first column of the first row of `sql` (a SELECT); settings fill its :parameters. If
  * there is no row or the value is NULL, *known is false and *value is NaN. */
 status query_number(const char *path, const char *sql, const char *const *settings,

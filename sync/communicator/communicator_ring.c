@@ -209,7 +209,7 @@ done:
 const struct communicator_kind communicator_ring = {
     .about = {.name = "ring",
               .description = "reduce-scatter and allgather around a ring, in pieces, by messages",
-              .source = "Patarasu & Yuan 2009, Bandwidth optimal all-reduce algorithms"},
+              .source = "Patarasuk & Yuan 2009, Bandwidth optimal all-reduce algorithms"},
     .open = ring_open,
     .close = ring_close,
     .allreduce_mean = ring_allreduce_mean,
