@@ -59,7 +59,8 @@ void *memory_append(void *list, size_t *count, size_t size)
 
 void memory_keep_large_blocks(void)
 {
-    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    if (mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0)
+        mallopt(M_MMAP_THRESHOLD, 32 << 20); /* the limit before glibc 2.35 */
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     mallopt(M_TOP_PAD, 64 << 20);
 }

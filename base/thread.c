@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 status thread_start(pthread_t *out, void *(*body)(void *), void *argument, const char *what)
@@ -49,18 +50,38 @@ unsigned threads_abandoned(void)
     return atomic_load(&abandoned);
 }
 
+/* Processors that this thread may use; 0: unknown. */
+static unsigned allowed_processors(void)
+{
+    for (int room = CPU_SETSIZE; room <= 1 << 16; room *= 2) { /* the kernel's mask may be longer */
+        cpu_set_t *set = CPU_ALLOC(room);
+        const size_t bytes = CPU_ALLOC_SIZE(room);
+        if (set == NULL)
+            return 0;
+        const bool known = sched_getaffinity(0, bytes, set) == 0;
+        const int count = known ? CPU_COUNT_S(bytes, set) : 0;
+        CPU_FREE(set);
+        if (known)
+            return (unsigned)count;
+    }
+    return 0;
+}
+
 unsigned processor_count(void)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return (unsigned)CPU_COUNT(&set);
+    const unsigned allowed = allowed_processors();
+    if (allowed > 0)
+        return allowed;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (unsigned)online : 1;
 }
 
 void processor_name(char *out, size_t bytes)
 {
+    struct utsname system;
     snprintf(out, bytes, "unknown processor");
+    if (uname(&system) == 0) /* ARM's cpuinfo has no model name */
+        snprintf(out, bytes, "unknown processor (%s)", system.machine);
     FILE *f = fopen("/proc/cpuinfo", "r");
     char line[256];
     while (f != NULL && fgets(line, sizeof line, f) != NULL) {

@@ -22,7 +22,7 @@ unsigned threads_abandoned(void);
 
 /* Online processors in the affinity mask of this process, at least 1. */
 unsigned processor_count(void);
-/* "Intel(R) Xeon(R) …", or "unknown processor". */
+/* "Intel(R) Xeon(R) …", or "unknown processor (aarch64)". */
 void processor_name(char *out, size_t bytes);
 
 /* Tells the processor that this loop waits. */

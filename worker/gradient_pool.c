@@ -2,10 +2,10 @@
 #include "worker/gradient_pool.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "base/thread.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <time.h>
 
 struct gradient_pool {
@@ -43,7 +43,7 @@ static void run_job(void *context, unsigned thread)
                                              &job->stats);
     }
     if (job->code != OK)
-        snprintf(job->message, sizeof job->message, "%s", error_message());
+        job->message = text_copy(error_message());
     atomic_fetch_add(&p->total_ns, thread_ns() - began);
 }
 
@@ -116,6 +116,12 @@ static struct helper_job *queued(gradient_pool *p, struct gradient_job *job)
     return &job->queued;
 }
 
+static void forget_message(struct gradient_job *job)
+{
+    memory_free(job->message);
+    job->message = NULL;
+}
+
 void gradient_pool_submit(gradient_pool *p, struct gradient_job *job)
 {
     helpers_submit(p->helpers, queued(p, job));
@@ -128,10 +134,12 @@ status gradient_pool_finish(gradient_pool *p, struct gradient_job *job)
     if (job->code != OK)
         FAIL(job->code, "worker %u: %s", job->worker, job->message);
 done:
+    forget_message(job);
     return result;
 }
 
 void gradient_pool_cancel(gradient_pool *p, struct gradient_job *job)
 {
     helpers_cancel(p->helpers, queued(p, job));
+    forget_message(job);
 }

@@ -29,7 +29,7 @@ struct gradient_job { /* zero-initialise; one per worker at most at a time */
     gradient_pool *pool;
     struct helper_job queued;
     status code;
-    char message[256];
+    char *message; /* owned; of an error that was not returned yet */
 };
 
 /* Worker numbers are 0 … workers_max − 1; 0: as `workers`, the number that the data is divided by.

@@ -11,8 +11,8 @@
  * loss is mean cross-entropy in nats. A sample of a text is a window of tokens: gradient, loss and
  * accuracy are means over its tokens, and the target of a token is the next one.
  *
- * worker_open allocates everything; a step allocates nothing. One thread at a time may use a
- * worker.
+ * worker_open allocates the buffers of a step (exceptions: worker/README.md). One thread at a time
+ * may use a worker.
  */
 #ifndef GRADLAG_WORKER_WORKER_H
 #define GRADLAG_WORKER_WORKER_H

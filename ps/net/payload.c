@@ -15,7 +15,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PAGE = 4096 };
+/* Offsets of a mapping are whole pages of the system, 64 KiB on some ARM systems. */
+static size_t page(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static size_t whole_pages(size_t bytes)
+{
+    return (bytes + page() - 1) / page() * page();
+}
 
 struct payload_area {
     struct shared_memory parameters, gradients;
@@ -28,7 +37,7 @@ struct payload_area {
 
 static size_t slot_bytes(size_t count)
 {
-    return (count * sizeof(float) + PAGE - 1) / PAGE * PAGE;
+    return whole_pages(count * sizeof(float));
 }
 
 status payload_open(payload_area **out, size_t count, unsigned slots, unsigned workers)
@@ -42,18 +51,18 @@ status payload_open(payload_area **out, size_t count, unsigned slots, unsigned w
     p->slots = slots;
     p->workers = workers;
     TRY(memory_new(&p->slot, slots, sizeof *p->slot, "the version slots"));
-    TRY(shared_memory_open(&p->parameters, "gradlag-parameters", PAGE + slots * p->stride,
+    TRY(shared_memory_open(&p->parameters, "gradlag-parameters", page() + slots * p->stride,
                            OTHERS_READ));
-    p->gradients_begin = PAGE + mailboxes_bytes(workers);
+    p->gradients_begin = page() + whole_pages(mailboxes_bytes(workers));
     TRY(shared_memory_open(&p->gradients, "gradlag-gradients",
                            p->gradients_begin + workers * p->stride, OTHERS_WRITE));
     if (payload_is_shared(p))
-        TRY(mailboxes_open(&p->mailboxes, p->gradients.at + PAGE, workers));
+        TRY(mailboxes_open(&p->mailboxes, p->gradients.at + page(), workers));
     payload_random(p->nonce, sizeof p->nonce);
     memcpy(p->parameters.at, p->nonce, sizeof p->nonce);
     memcpy(p->gradients.at, p->nonce, sizeof p->nonce);
     for (unsigned s = 0; s < slots; s++)
-        p->slot[s] = (float *)(void *)(p->parameters.at + PAGE + s * p->stride);
+        p->slot[s] = (float *)(void *)(p->parameters.at + page() + s * p->stride);
 done:
     if (result != OK)
         payload_close(&p);
@@ -107,7 +116,7 @@ void payload_describe(const payload_area *p, unsigned worker, struct wire_welcom
     memcpy(out->nonce, p->nonce, sizeof out->nonce);
     out->parameters_fd = (uint32_t)p->parameters.fd;
     out->gradients_fd = (uint32_t)p->gradients.fd;
-    out->parameters_offset = PAGE;
+    out->parameters_offset = page();
     out->parameters_stride = p->stride;
     out->gradient_offset = p->gradients_begin + worker * p->stride;
 }
@@ -172,8 +181,8 @@ status payload_map(struct payload_view *out, const struct wire_welcome *w, size_
     struct payload_view v = {0};
     size_t limit = SIZE_MAX / 4;
     if (w->slots == 0 || w->parameters_stride > limit / w->slots ||
-        w->parameters_stride < count * sizeof(float) || w->parameters_stride % PAGE != 0 ||
-        w->parameters_offset % PAGE != 0 || w->gradient_offset % PAGE != 0)
+        w->parameters_stride < count * sizeof(float) || w->parameters_stride % page() != 0 ||
+        w->parameters_offset % page() != 0 || w->gradient_offset % page() != 0)
         FAIL(ERROR_PEER, "the memory that the server described cannot hold %zu parameters", count);
     if (place != NULL && place->slots == w->slots) {
         TRY(map_over(&v, w, slot_bytes(count), place));
@@ -216,8 +225,8 @@ bool payload_open_mailbox(struct payload_view *v, const struct wire_welcome *w, 
                           struct mailbox *m, struct bell *b)
 {
     v->mailboxes_bytes = mailboxes_bytes(worker + 1);
-    return map_part(&v->mailboxes_map, w, w->gradients_fd, true, PAGE, v->mailboxes_bytes, NULL) ==
-               OK &&
+    return map_part(&v->mailboxes_map, w, w->gradients_fd, true, page(), v->mailboxes_bytes,
+                    NULL) == OK &&
            mailbox_open(m, b, v->mailboxes_map, v->mailboxes_bytes, worker, w->pid);
 }
 

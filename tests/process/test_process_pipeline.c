@@ -177,6 +177,10 @@ static void impossible_cuts_are_usage_errors(void **state)
     }
     assert_int_equal(RIG_RUN(r, "run", DATA, "mode=sync", "stages=2"), ERROR_USAGE);
     process_expect_error(r, "stages");
+    assert_int_equal(RIG_RUN(r, "run", "mode=pipeline", "dataset=least-squares", "model=linear",
+                             "label_smoothing=0.1"),
+                     ERROR_USAGE);
+    process_expect_errors_contain(r, "label_smoothing=0.1 ");
 }
 
 static void a_diverged_pipeline_has_the_exit_code_of_divergence(void **state)

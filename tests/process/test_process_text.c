@@ -50,6 +50,20 @@ static void the_same_windows_give_the_same_parameters(void **state)
     process_expect_answer(r, sql, "2 1");
 }
 
+/* The cache must not take them for one file. */
+static void files_of_one_relative_path_are_different_data(void **state)
+{
+    struct process_rig *r = *state;
+    char script[1024];
+    snprintf(script, sizeof script,
+             "for word in hello world; do mkdir $word; yes $word | head -c 9000 >$word/text; "
+             "touch -d @0 $word/text; (cd $word; gradlag run dataset=text dataset.path=text "
+             "dataset.context=16 model=gpt model.layers=1 model.width=16 model.heads=2 batch=4 "
+             "updates=20 evaluate_every=0 results=../results.db --quiet) || exit; done");
+    assert_int_equal(process_shell(r, script), OK);
+    process_expect_answer(r, "SELECT count(DISTINCT parameters_sha256) FROM run", "2");
+}
+
 static void a_text_without_a_test_split_has_validation_figures(void **state)
 {
     struct process_rig *r = *state;
@@ -97,6 +111,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(text_trains_in_every_mode),
         PROCESS_TEST(the_same_windows_give_the_same_parameters),
+        PROCESS_TEST(files_of_one_relative_path_are_different_data),
         PROCESS_TEST(a_text_without_a_test_split_has_validation_figures),
         PROCESS_TEST(bad_texts_end_with_the_right_exit_code),
     };

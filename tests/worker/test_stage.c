@@ -256,6 +256,21 @@ static void a_model_is_cut_before_the_named_layers(void **state UNUSED)
     options_close(&o);
 }
 
+/* Two places to cut for each of 40 blocks. */
+static void a_model_with_more_places_than_stages_is_cut_anywhere(void **state UNUSED)
+{
+    unsigned chosen[STAGE_MOST];
+    struct stage_plan plan;
+    options *o = settings_of("gpt", "h36.ln1");
+    assert_int_equal(options_set(o, "model.layers", "40", "test"), OK);
+    assert_int_equal(options_set(o, "model.width", "16", "test"), OK);
+    assert_int_equal(options_set(o, "model.heads", "2", "test"), OK);
+    assert_int_equal(stage_cuts_choose(o, 2, BATCH, chosen), OK);
+    assert_int_equal(stage_plan_make(&plan, o, 2, chosen), OK);
+    assert_string_equal(plan.part[1].from, "h36.ln1");
+    options_close(&o);
+}
+
 static void a_residual_block_is_not_cut(void **state UNUSED)
 {
     unsigned chosen[STAGE_MOST];
@@ -320,6 +335,7 @@ int main(void)
         cmocka_unit_test(micro_batches_average_to_the_workers_gradient),
         cmocka_unit_test(recomputation_changes_no_bit_and_needs_less_memory),
         cmocka_unit_test(a_model_is_cut_before_the_named_layers),
+        cmocka_unit_test(a_model_with_more_places_than_stages_is_cut_anywhere),
         cmocka_unit_test(a_residual_block_is_not_cut),
         cmocka_unit_test(wrong_cuts_are_usage_errors),
         cmocka_unit_test(balancing_minimises_the_slowest_stage),

@@ -8,10 +8,11 @@
  *   backend_cpu_products.c        the same GEMMs in bf16
  *   backend_cpu_convolution.c     oneDNN convolution, blocked layouts
  *   backend_cpu_parts.c           the same convolutions, part by part of the batch
- *   backend_cpu_batch16*.c        small convolutions and their pools, with the batch in vector
- * lanes backend_cpu_simple.c          pools, activations, add, reshape, losses backend_cpu_pool16.c
- * max pooling over 2×2 positions, for one thread backend_cpu_average16.c       the mean over all
- * positions, in bf16, for one thread backend_cpu_norm.c            batch norm through oneDNN
+ *   backend_cpu_batch16*.c        small convolutions and pools, with the batch in vector lanes
+ *   backend_cpu_simple.c          pools, activations, add, reshape, losses
+ *   backend_cpu_pool16.c          max pooling over 2×2 positions, for one thread
+ *   backend_cpu_average16.c       the mean over all positions, in bf16, for one thread
+ *   backend_cpu_norm.c            batch norm through oneDNN
  *   backend_cpu_norm16*.c         batch norm for one thread, fused with the residual sum
  *   backend_cpu_gelu.c            GELU
  *   backend_cpu_embedding.c       embeddings of tokens and positions

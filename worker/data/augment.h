@@ -2,8 +2,8 @@
  * augment.h — augmentation of training samples: key `augment`.
  *
  *   none      no augmentation
- *   standard  a shift by −4 … 4 pixels in each direction, equal to a random crop of the image
- * padded by 4, and a mirrored image with probability 1/2 (He et al. 2016, section 4.2)
+ *   standard  a shift by −4 … 4 pixels in each direction, and a mirrored image with
+ *             probability 1/2 (He et al. 2016, section 4.2: a crop of the image padded by 4)
  *
  * Pixels that enter at an edge are 0 after normalisation, which is the mean. Samples are augmented
  * when a gradient is computed. An evaluation uses no augmentation, and neither does the estimation

@@ -292,8 +292,7 @@ static status identify(const struct cifar10_source *source, struct text *identit
             continue;
         if (stat(path, &info) != 0)
             FAIL(ERROR_DATA, "%s: %s", path, strerror(errno));
-        text_add(identity, "\n%s %lld %lld.%09ld", path, (long long)info.st_size,
-                 (long long)info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+        dataset_store_name_file(identity, path, (uint64_t)info.st_size, info.st_mtim);
     }
 done:
     return result;

@@ -70,8 +70,7 @@ static status locate(const char *folder, struct fashion_mnist_source *source, st
             FAIL(ERROR_DATA, "cannot find %s.gz or %s: %s; %s", path, path, strerror(errno),
                  REMEDY);
         }
-        text_add(identity, "\n%s %lld %lld.%09ld", path, (long long)info.st_size,
-                 (long long)info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+        dataset_store_name_file(identity, path, (uint64_t)info.st_size, info.st_mtim);
     }
 done:
     return result;

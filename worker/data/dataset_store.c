@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/sha256.h"
 #include "base/random.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -243,6 +244,15 @@ static status make_private(struct dataset *d, const struct header *h, dataset_fi
 done:
     memory_free(block);
     return result;
+}
+
+void dataset_store_name_file(struct text *identity, const char *path, uint64_t bytes,
+                             struct timespec modified)
+{
+    char *absolute = realpath(path, NULL); /* "data" is another file in another folder */
+    text_add(identity, "\n%s %llu %lld.%09ld", absolute != NULL ? absolute : path,
+             (unsigned long long)bytes, (long long)modified.tv_sec, modified.tv_nsec);
+    free(absolute);
 }
 
 status dataset_store_load(struct dataset *d, const char *name, const char *identity,

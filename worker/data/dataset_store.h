@@ -13,12 +13,19 @@
 
 #include "worker/data/dataset.h"
 
+#include <time.h>
+
 /* Builds the data: writes count[s] images and labels, or length[s] bytes of text, of every split s.
  */
 typedef status (*dataset_fill)(void *context, const struct dataset *shape,
                                uint8_t *const images[SPLIT_COUNT],
                                uint32_t *const labels[SPLIT_COUNT]);
 
+/* Adds to an identity a file that the content comes from: its absolute path, size, modification
+ * time. */
+struct text;
+void dataset_store_name_file(struct text *identity, const char *path, uint64_t bytes,
+                             struct timespec modified);
 /* Sets images, labels and owner of `d`, whose shape is filled in. `identity` is a text that differs
  * whenever the content differs. A cache file that cannot be read or written is not an error.
  * Errors: those of `fill`, and ERROR_OTHER if memory is exhausted. */

@@ -277,8 +277,7 @@ static status load(const options *o, struct dataset *d)
              d->height, d->classes, source.sha256);
     for (size_t i = 0; i < source.count; i++) {
         const struct text_file *f = &source.files[i];
-        text_add(&identity, "\n%s %llu %lld.%09ld", f->path, (unsigned long long)f->bytes,
-                 (long long)f->modified.tv_sec, f->modified.tv_nsec);
+        dataset_store_name_file(&identity, f->path, f->bytes, f->modified);
     }
     TRY(dataset_store_load(d, "text", identity.at, fill, &source));
 done:

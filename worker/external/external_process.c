@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,7 +76,9 @@ static void become_leader(const char *command, int socket, int output, pid_t par
     if (null < 0 || socket < 0 || output < 0 || dup2(null, 0) < 0 || dup2(output, 1) < 0 ||
         dup2(output, 2) < 0 || dup2(socket, SOCKET_FD) < 0)
         _exit(126);
-    close_range(SOCKET_FD + 1, ~0U, 0);
+    if (syscall(SYS_close_range, SOCKET_FD + 1, ~0U, 0) != 0) /* before Linux 5.9 */
+        for (int fd = SOCKET_FD + 1; fd < (int)sysconf(_SC_OPEN_MAX); fd++)
+            close(fd);
     setpgid(0, 0);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, end_group);

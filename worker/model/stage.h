@@ -20,7 +20,8 @@
 #include "worker/backend.h"
 #include "worker/worker.h"
 
-enum { STAGE_MOST = 64 }; /* largest number of stages */
+/* Largest numbers of stages, and of segments between the places where a model can be cut. */
+enum { STAGE_MOST = 64, SEGMENTS_MOST = 256 };
 
 struct stage_part {
     size_t first, last;         /* call numbers of the model: tape.h */

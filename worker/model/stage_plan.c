@@ -39,7 +39,7 @@ static status discover(const struct blueprint *b, size_t first, size_t last, par
     tensor *x = tape_begin(t, NULL, NULL);
     b->model.kind->forward(t, x, &b->model);
     if (cuts != NULL)
-        *count = tape_cuts(t, cuts, STAGE_MOST - 1);
+        *count = tape_cuts(t, cuts, SEGMENTS_MOST - 1);
     if (b->model.kind->declare != NULL && first == 0 && last == SIZE_MAX)
         b->model.kind->declare(t, x, &b->model);
     TRY(tape_finish(t, NULL, 0, NULL));
@@ -62,7 +62,7 @@ done:
 struct cuts {
     struct blueprint b;
     parameter_table *table; /* the names in `at` point into it */
-    struct tape_cut at[STAGE_MOST];
+    struct tape_cut at[SEGMENTS_MOST];
     size_t count;
 };
 
@@ -185,9 +185,10 @@ done:
 /* least[k][n]: the smallest possible largest sum of the first n segments in k stages. */
 void stage_balance(const double *cost, size_t segments, unsigned stages, unsigned *chosen)
 {
-    double least[STAGE_MOST + 1][STAGE_MOST + 1];
-    size_t begin[STAGE_MOST + 1][STAGE_MOST + 1] = {{0}};
-    REQUIRE(stages > 0 && stages <= segments && segments <= STAGE_MOST);
+    static double least[STAGE_MOST + 1][SEGMENTS_MOST + 1]; /* 130 KiB each; one thread */
+    static size_t begin[STAGE_MOST + 1][SEGMENTS_MOST + 1];
+    REQUIRE(stages > 0 && stages <= STAGE_MOST && stages <= segments && segments <= SEGMENTS_MOST);
+    memset(begin, 0, sizeof begin);
     for (size_t k = 0; k <= stages; k++) {
         for (size_t n = 0; n <= segments; n++) {
             least[k][n] = n == 0 && k == 0 ? 0 : INFINITY;
@@ -213,7 +214,7 @@ static status choose_balanced(const struct cuts *c, const options *o, unsigned s
                               uint32_t samples, unsigned *chosen)
 {
     status result = OK;
-    double cost[STAGE_MOST + 1];
+    double cost[SEGMENTS_MOST];
     for (size_t i = 0; i <= c->count; i++) {
         struct stage_part part;
         TRY(part_between(c, i, i, &part));

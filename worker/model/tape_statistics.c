@@ -4,6 +4,8 @@
 #include "base/memory.h"
 #include "worker/model/tape_internal.h"
 
+#include <math.h>
+
 static status add_up(void *context, double *sums, size_t count)
 {
     tape *t = context;
@@ -62,7 +64,8 @@ void tape_settle_statistics(tape *t)
             double mean = batches > 0 ? s->sums[k] / batches : 0;
             double square = batches > 0 ? s->sums[channels + k] / batches : 1;
             s->mean[k] = (float)mean;
-            s->variance[k] = (float)(square - mean * mean);
+            s->variance[k] =
+                (float)fmax(square - mean * mean, 0); /* 0: a constant channel, rounded */
         }
     }
 }

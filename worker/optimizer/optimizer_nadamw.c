@@ -63,7 +63,7 @@ static void constants(const struct optimizer_moment *now, float own[OPTIMIZER_CO
 
 static const struct option parameters_of[] = {
     {"optimizer.beta1", OPTION_REAL, "0.99", 0, 0.9999, NULL, NULL, "decay of the mean gradient"},
-    {"optimizer.beta2", OPTION_REAL, "0.999", 0, 0.99999999, NULL, NULL,
+    {"optimizer.beta2", OPTION_REAL, "0.999", 0, 0.9999999, NULL, NULL,
      "decay of the mean squared gradient"},
     {"optimizer.epsilon", OPTION_REAL, "1e-8", 1e-30, 1e3, NULL, NULL,
      "added to the square root of the mean squared gradient"},

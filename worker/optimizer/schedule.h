@@ -5,11 +5,12 @@
  *   rate(s) = lr × warmup(s) × shape(s) × growth(s)
  *
  *   - scaling k: lr_scaling=none 1 | linear W | sqrt √W (Goyal et al. 2017 §2.1; Krizhevsky 2014)
- *   - warmup: k after the first warmup_epochs, or warmup_updates of updates. Before, with p the
- * elapsed part of the warm-up: warmup=ramp p k (from 0 to k); gradual 1 + p (k − 1) (from 1 to k;
- * Goyal et al. §2.2); constant 1 (§2.2, "constant warmup")
+ *   - warmup: k after the first warmup_epochs, or warmup_updates of updates. Before, see below
  *   - shape: an entry of schedule_registry, initially 1
  *   - growth: 1 with decay=rate; with decay=batch as follows
+ *
+ * Before the end of the warm-up, with p its elapsed part: warmup=ramp p k (from 0 to k); gradual
+ * 1 + p (k − 1) (from 1 to k; Goyal et al. §2.2); constant 1 (§2.2, "constant warmup").
  *
  * With key seconds the shape is a function of the training time (schedule_at), and so is the
  * warm-up with warmup_seconds.

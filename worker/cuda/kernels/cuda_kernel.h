@@ -14,11 +14,11 @@
  *   }
  *
  *   BLOCK_X BLOCK_Y BLOCK_Z, BLOCKS_X …   number of this block; number of blocks
- *   THREAD, THREADS                        number of this thread in its block; threads (blocks are
- * flat) SHARED(float, tile, 1024);             memory of one block, not initialised SYNC(); a
- * barrier that every thread of the block must reach CUDA_FUNCTION                          before a
- * function that kernels call CUDA_UNROLL                            before a loop to unroll on the
- * GPU
+ *   THREAD, THREADS                       number of this thread in its (flat) block; threads
+ *   SHARED(float, tile, 1024);            memory of one block, not initialised
+ *   SYNC();                               a barrier that every thread of the block must reach
+ *   CUDA_FUNCTION                         before a function that kernels call
+ *   CUDA_UNROLL                           before a loop to unroll on the GPU
  *
  * No atomics, and no warp intrinsics except in cuda_kernels_tensor.h: results must not depend on
  * the order of threads, and on the host threads run one after another between barriers. Kernels
