@@ -24,6 +24,7 @@ enum {
     END_MS = 2000,
     TAIL_BYTES = 1024,
     ANSWER_BYTES = 64 << 20, /* the longest answer that is read */
+    MOST_FILES = 1 << 20,    /* of a process; limits of a thousand times as many exist */
 };
 
 struct external_process {
@@ -76,9 +77,11 @@ static void become_leader(const char *command, int socket, int output, pid_t par
     if (null < 0 || socket < 0 || output < 0 || dup2(null, 0) < 0 || dup2(output, 1) < 0 ||
         dup2(output, 2) < 0 || dup2(socket, SOCKET_FD) < 0)
         _exit(126);
-    if (syscall(SYS_close_range, SOCKET_FD + 1, ~0U, 0) != 0) /* before Linux 5.9 */
-        for (int fd = SOCKET_FD + 1; fd < (int)sysconf(_SC_OPEN_MAX); fd++)
+    if (syscall(SYS_close_range, SOCKET_FD + 1, ~0U, 0) != 0) { /* before Linux 5.9 */
+        const long most = sysconf(_SC_OPEN_MAX);
+        for (int fd = SOCKET_FD + 1; fd < MOST_FILES && (most < 0 || fd < most); fd++)
             close(fd);
+    }
     setpgid(0, 0);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, end_group);
