@@ -1,5 +1,9 @@
 #include "base/thread.h"
 
+#include "base/text.h"
+
+#include <limits.h>
+#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -67,13 +71,65 @@ static unsigned allowed_processors(void)
     return 0;
 }
 
+/* Reads numbers from the files, one or two per file; a file that is missing or says "max" has none.
+ */
+static unsigned quota_in(const char *quota_file, const char *period_file)
+{
+    double quota = 0, period = 0;
+    FILE *f = fopen(quota_file, "re"), *g = period_file != NULL ? fopen(period_file, "re") : NULL;
+    const bool known = f != NULL && fscanf(f, "%lf", &quota) == 1 && quota > 0 && /* -1: none */
+                       fscanf(g != NULL ? g : f, "%lf", &period) == 1 && period > 0;
+    if (f != NULL)
+        fclose(f);
+    if (g != NULL)
+        fclose(g);
+    return known ? (unsigned)fmin(ceil(quota / period), UINT_MAX) : UINT_MAX;
+}
+
+unsigned processor_quota(const char *root, const char *group)
+{
+    struct text path = {0}, period = {0};
+    text_add(&path, "%s/cpu/cpu.cfs_quota_us", root); /* version 1, in a container */
+    text_add(&period, "%s/cpu/cpu.cfs_period_us", root);
+    unsigned least = quota_in(path.at, period.at);
+    for (size_t length = strlen(group);; length--) { /* version 2: the group and its parents */
+        if (length > 0 && group[length] != '\0' && group[length] != '/')
+            continue;
+        path.length = 0;
+        text_add(&path, "%s%.*s/cpu.max", root, (int)length, group);
+        const unsigned quota = quota_in(path.at, NULL);
+        least = quota < least ? quota : least;
+        if (length == 0)
+            break;
+    }
+    text_free(&path);
+    text_free(&period);
+    return least;
+}
+
+static unsigned own_quota(void)
+{
+    char line[4096];
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    bool found = false;
+    while (f != NULL && !found && fgets(line, sizeof line, f) != NULL)
+        found = strncmp(line, "0::/", 4) == 0;
+    if (f != NULL)
+        fclose(f);
+    line[found ? strcspn(line, "\n") : 0] = '\0';
+    return processor_quota("/sys/fs/cgroup", found ? line + 3 : "");
+}
+
 unsigned processor_count(void)
 {
-    const unsigned allowed = allowed_processors();
-    if (allowed > 0)
-        return allowed;
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (unsigned)online : 1;
+    static atomic_uint quota; /* 0: not read yet */
+    if (atomic_load(&quota) == 0)
+        atomic_store(&quota, own_quota());
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned count = allowed_processors();
+    if (count == 0)
+        count = online > 0 ? (unsigned)online : 1;
+    return count < atomic_load(&quota) ? count : atomic_load(&quota);
 }
 
 void processor_name(char *out, size_t bytes)

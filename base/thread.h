@@ -20,8 +20,12 @@ void signal_handle(int number, const struct sigaction *action);
 void thread_abandon(pthread_t thread);
 unsigned threads_abandoned(void);
 
-/* Online processors in the affinity mask of this process, at least 1. */
+/* Online processors in the affinity mask of this process, but no more than the CPU quota of its
+ * container allows; at least 1. */
 unsigned processor_count(void);
+/* Processors that the quotas of control group `group` ("/a/b", below folder `root`) and of its
+ * parents allow, rounded up. UINT_MAX: no quota. */
+unsigned processor_quota(const char *root, const char *group);
 /* "Intel(R) Xeon(R) …", or "unknown processor (aarch64)". */
 void processor_name(char *out, size_t bytes);
 

@@ -5,11 +5,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/random.h"
@@ -20,6 +22,7 @@
 #include "base/shared_memory.h"
 #include "base/suggestion.h"
 #include "base/registry.h"
+#include "tests/rigs/scratch.h"
 
 static status fails(bool fail)
 {
@@ -365,6 +368,45 @@ static void an_integer_is_written_with_its_sign(void **state)
     }
 }
 
+static char groups[64]; /* a folder, as /sys/fs/cgroup */
+
+static void write_file(const char *name, const char *content)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", groups, name);
+    FILE *f = fopen(path, "w");
+    assert_true(f != NULL && fputs(content, f) >= 0 && fclose(f) == 0);
+}
+
+/* As in a container of Docker or Kubernetes with --cpus=1.5. */
+static void a_cpu_quota_limits_the_processors(void **state)
+{
+    (void)state;
+    const char *const folders[] = {"a", "a/b", "cpu"};
+    char path[512];
+    snprintf(groups, sizeof groups, "%s/groups-XXXXXX", scratch_folder());
+    assert_non_null(mkdtemp(groups));
+    for (size_t i = 0; i < COUNT_OF(folders); i++) {
+        snprintf(path, sizeof path, "%s/%s", groups, folders[i]);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    assert_int_equal(processor_quota(groups, "/a/b"), UINT_MAX);
+    write_file("a/b/cpu.max", "max 100000\n");
+    assert_int_equal(processor_quota(groups, "/a/b"), UINT_MAX);
+    write_file("a/cpu.max", "350000 100000\n"); /* a parent's counts, too */
+    assert_int_equal(processor_quota(groups, "/a/b"), 4);
+    write_file("cpu.max", "150000 100000\n");
+    assert_int_equal(processor_quota(groups, "/a/b"), 2);
+    assert_int_equal(processor_quota(groups, "/"), 2);
+    assert_int_equal(processor_quota(groups, ""), 2);
+    write_file("cpu/cpu.cfs_period_us", "100000\n"); /* version 1 */
+    write_file("cpu/cpu.cfs_quota_us", "-1\n");
+    assert_int_equal(processor_quota(groups, ""), 2);
+    write_file("cpu/cpu.cfs_quota_us", "50000\n");
+    assert_int_equal(processor_quota(groups, ""), 1);
+    assert_true(processor_count() >= 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -383,6 +425,7 @@ int main(void)
                                         close_options),
         cmocka_unit_test_setup_teardown(yes_equals_true_and_no_equals_false, open_options,
                                         close_options),
+        cmocka_unit_test(a_cpu_quota_limits_the_processors),
         cmocka_unit_test(a_signal_handler_has_a_stack_of_its_own),
         cmocka_unit_test_setup_teardown(a_bad_setting_is_a_usage_error_and_changes_nothing,
                                         open_options, close_options),
