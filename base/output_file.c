@@ -120,8 +120,12 @@ static int open_temporary(struct output_file *f)
     int file = open(folder.at, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
     f->nameless = file >= 0;
     text_free(&folder);
-    return f->nameless ? file
-                       : open(f->temporary.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (!f->nameless)
+        file = open(f->temporary.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    struct stat replaced; /* whose permissions the new file keeps */
+    if (file >= 0 && stat(f->target.at, &replaced) == 0)
+        (void)fchmod(file, replaced.st_mode & 0777);
+    return file;
 }
 
 static void forget(struct output_file *f)
@@ -174,13 +178,13 @@ static int give_name(int file, const char *name)
     return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
 }
 
-/* A rename is on disk only after a sync of the folder. */
+/* A rename is on disk only after a sync of the folder, which needs permission to read it. */
 static bool sync_folder_of(const char *path)
 {
     struct text name = {0};
     folder_of(path, &name);
     int folder = open(name.at, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool done = folder >= 0 && (fsync(folder) == 0 || errno == EINVAL);
+    bool done = folder >= 0 ? fsync(folder) == 0 || errno == EINVAL : errno == EACCES;
     const int cause = errno;
     if (folder >= 0)
         close(folder);

@@ -1,6 +1,7 @@
 /*
  * output_file.h — writes a file that readers see completely or not at all. The file has a temporary
- * name in the same folder until it is complete, and then replaces an earlier file.
+ * name in the same folder until it is complete, and then replaces an earlier file, whose
+ * permissions it keeps.
  *
  * Symbolic links are followed: the target is replaced, and the link stays. A path that is no
  * regular file (a device, a FIFO, /dev/stdout) is written in place and never replaced.

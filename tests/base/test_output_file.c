@@ -86,6 +86,17 @@ static void a_file_is_replaced_at_once(void **state UNUSED)
     expect_files("*", 1);
 }
 
+static void a_replaced_file_keeps_its_permissions(void **state UNUSED)
+{
+    struct stat about;
+    assert_int_equal(put("private", "old"), OK);
+    assert_int_equal(chmod("private", 0600), 0);
+    assert_int_equal(put("private", "new"), OK);
+    expect_text("private", "new");
+    assert_int_equal(stat("private", &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0600);
+}
+
 static void an_abandoned_file_leaves_nothing(void **state UNUSED)
 {
     struct output_file file = {0};
@@ -281,6 +292,7 @@ int main(void)
 #define OUTPUT_TEST(test) cmocka_unit_test_setup_teardown(test, enter, leave)
     const struct CMUnitTest tests[] = {
         OUTPUT_TEST(a_file_is_replaced_at_once),
+        OUTPUT_TEST(a_replaced_file_keeps_its_permissions),
         OUTPUT_TEST(an_abandoned_file_leaves_nothing),
         OUTPUT_TEST(on_a_full_disk_the_old_file_stays),
         OUTPUT_TEST(invalid_paths_are_errors),
