@@ -65,17 +65,24 @@ static void puppet_send(struct ps_servers_puppet *p, enum wire_type type)
                        type == WIRE_SLICE ? floats : NULL);
 }
 
-static void puppet_expect(struct ps_servers_puppet *p, enum wire_type type)
+/* Whether a message of that type came within that time. */
+static bool puppet_got(struct ps_servers_puppet *p, enum wire_type type, double seconds)
 {
-    for (double until = clock_seconds() + 10 * PATIENCE; clock_seconds() < until;) {
+    for (double until = clock_seconds() + seconds; clock_seconds() < until;) {
         enum channel_event event = channel_receive(p->channel, &p->got);
         assert_true(event != CHANNEL_MALFORMED);
         if (event == CHANNEL_MESSAGE && p->got.message.type == type)
-            return;
+            return true;
         if (event == CHANNEL_NOTHING)
             channel_wait(p->channel, -1, 50);
     }
-    fail_msg("no %s came; the server's end: '%s'", wire_type_name(type), p->rig->message);
+    return false;
+}
+
+static void puppet_expect(struct ps_servers_puppet *p, enum wire_type type)
+{
+    if (!puppet_got(p, type, 10 * PATIENCE))
+        fail_msg("no %s came; the server's end: '%s'", wire_type_name(type), p->rig->message);
 }
 
 static void puppet_expect_order(struct ps_servers_puppet *p, enum wire_order what)
@@ -266,7 +273,8 @@ static void a_follower_with_other_settings_or_a_taken_number_is_refused(void **s
     close_rig(r, o);
 }
 
-/* Joins server 0 as a worker. */
+/* Joins server 0 as a worker. Like one it repeats its hello: its place may be free only after a
+ * message that is on its way on another connection. */
 static struct ps_servers_puppet puppet_train(struct rig *r, unsigned number)
 {
     struct ps_servers_puppet p = {.rig = r, .m = {.run_token = r->token, .worker = number}};
@@ -275,8 +283,13 @@ static struct ps_servers_puppet puppet_train(struct rig *r, unsigned number)
                         &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
         OK);
     p.m.hello = (struct wire_hello){.count = slice_of(0), .settings = r->settings_hash, .nonce = 5};
-    puppet_send(&p, WIRE_HELLO);
-    puppet_expect(&p, WIRE_WELCOME);
+    bool welcome = false;
+    for (unsigned i = 0; i < 10 * PATIENCE && !welcome; i++) {
+        puppet_send(&p, WIRE_HELLO);
+        welcome = puppet_got(&p, WIRE_WELCOME, 1);
+    }
+    if (!welcome)
+        fail_msg("no welcome came; the server's end: '%s'", r->message);
     p.m.incarnation = p.got.message.incarnation;
     return p;
 }
