@@ -26,12 +26,22 @@ static const struct {
 
 enum { COLUMNS = 32 };
 
-/* Splits a line of CSV in place. The map has no quoted fields. */
+/* Splits a line of CSV in place. A name may contain commas and quotes; then its field is quoted. */
 static size_t split(char *line, char *fields[COLUMNS])
 {
     size_t count = 0;
-    for (char *field; count < COLUMNS && (field = strsep(&line, ",")) != NULL;)
-        fields[count++] = field;
+    while (count < COLUMNS && line != NULL) {
+        char *to = line, *from = line;
+        fields[count++] = line;
+        bool quoted = false;
+        for (; *from != '\0' && (quoted || *from != ','); from++)
+            if (*from != '"' || (quoted && from[1] == '"' && from++))
+                *to++ = *from;
+            else
+                quoted = !quoted;
+        line = *from == ',' ? from + 1 : NULL;
+        *to = '\0';
+    }
     return count;
 }
 
@@ -71,16 +81,22 @@ static void read_cell(struct advice *a, char *const *names, char *const *fields,
 }
 
 /* `experiment`: NULL, all. */
-static void read_cells(struct advice *a, const char *experiment)
+static status read_cells(struct advice *a, const char *experiment)
 {
+    status result = OK;
     char *names[COLUMNS], *fields[COLUMNS], *rest = NULL;
     char *line = strtok_r(a->csv, "\r\n", &rest);
     const size_t count = line != NULL ? split(line, names) : 0;
-    while ((line = strtok_r(NULL, "\r\n", &rest)) != NULL)
-        if (split(line, fields) == count &&
-            (experiment == NULL ||
-             strcmp(field_of(names, fields, count, "experiment"), experiment) == 0))
+    for (unsigned row = 1; (line = strtok_r(NULL, "\r\n", &rest)) != NULL; row++) {
+        if (split(line, fields) != count)
+            FAIL(ERROR_RESULTS, "%s: row %u of the map does not have the %zu fields of its header",
+                 a->source != NULL ? a->source : "the program", row, count);
+        if (experiment == NULL ||
+            strcmp(field_of(names, fields, count, "experiment"), experiment) == 0)
             read_cell(a, names, fields, count);
+    }
+done:
+    return result;
 }
 
 static status query_map(struct advice *a, const char *experiment)
@@ -176,7 +192,7 @@ status advice_open(struct advice *out, const char *results, const char *experime
     status result = OK;
     *out = (struct advice){.source = results};
     TRY(read_text(out, experiment));
-    read_cells(out, experiment);
+    TRY(read_cells(out, experiment));
     if (out->count == 0) {
         char why[256];
         FAIL(ERROR_USAGE, "%s has no map%s%s: %s. Make one with `gradlag reproduce crossover`",

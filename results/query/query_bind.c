@@ -87,6 +87,16 @@ done:
     return result;
 }
 
+status query_check_step(sqlite3 *db, int code)
+{
+    status result = OK;
+    if ((code & 0xff) == SQLITE_ERROR)
+        FAIL(ERROR_USAGE, "the query failed at a row: %s", sqlite3_errmsg(db));
+    TRY(database_check(db, code, "read the answer"));
+done:
+    return result;
+}
+
 /* ---- parameters --------------------------------------------------------------------------------
  */
 

@@ -1,6 +1,7 @@
 #include "results/query/query_output.h"
 
 #include "base/text.h"
+#include "results/query/query_bind.h"
 #include "results/query/query_table.h"
 
 #include <errno.h>
@@ -119,7 +120,7 @@ static status write_csv(sqlite3 *db, sqlite3_stmt *s, FILE *out, size_t *rows)
         fwrite(line.at, 1, line.length, out);
         line.length = 0;
     }
-    TRY(database_check(db, code, "read the answer"));
+    TRY(query_check_step(db, code));
     fwrite(line.at, 1, line.length, out); /* the header of an empty result */
 done:
     text_free(&line);
@@ -139,7 +140,7 @@ static status write_json(sqlite3 *db, sqlite3_stmt *s, FILE *out, size_t *rows)
         line.length = 0;
         ++*rows;
     }
-    TRY(database_check(db, code, "read the answer"));
+    TRY(query_check_step(db, code));
     text_add(&line, "%s]\n", *rows == 0 ? "" : "\n");
     fwrite(line.at, 1, line.length, out);
 done:

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/terminal.h"
+#include "results/query/query_bind.h"
 #include "results/query/table_layout.h"
 
 #include <limits.h>
@@ -394,7 +395,7 @@ status query_table_write(sqlite3 *db, sqlite3_stmt *s, const struct query_style 
     TRY(memory_new(&t.column, t.columns, sizeof *t.column, "a table"));
     while ((code = sqlite3_step(s)) == SQLITE_ROW)
         TRY(add_row(&t, s));
-    TRY(database_check(db, code, "read the answer"));
+    TRY(query_check_step(db, code));
     for (size_t i = 0; i < t.columns; i++) {
         t.column[i].name = sqlite3_column_name(s, (int)i);
         measure(&t, i, markdown);

@@ -207,9 +207,11 @@ static void expect_advice_from_csv(struct process_rig *r)
         "latency_ms,ahead,margin,interval,n,metric,sync_arm,sync_score,async_arm,async_score,"
         "commit\n"
         "a,gpt,text,32,0,1,5,40,10,0.05,synchronous,0.25,0.125,3,loss,sync,2.25,async,2.5,abc\n"
-        "b,lenet,fashion-mnist,32,0,1,5,10,10,0.05,asynchronous,0.25,0.125,3,accuracy,local,0.5,"
+        "b,lenet,\"a \"\"small\"\", "
+        "set\",32,0,1,5,10,10,0.05,asynchronous,0.25,0.125,3,accuracy,local,0.5,"
         "ssp,0.75,abc\n"
-        "b,lenet,fashion-mnist,32,0,0,1,10,10,0.05,undecided,0.0625,0.125,3,accuracy,sync,0.75,"
+        "b,lenet,\"a \"\"small\"\", "
+        "set\",32,0,0,1,10,10,0.05,undecided,0.0625,0.125,3,accuracy,sync,0.75,"
         "async,0.75,abc\n";
     process_write(r, "small.csv", small);
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "workers=32", "network.gbps=10",
@@ -218,6 +220,7 @@ static void expect_advice_from_csv(struct process_rig *r)
     process_expect_line(r, "asynchronous", "25.00 ± 12.50 (3)");
     process_expect_line(r, "asynchronous", "ssp");
     process_expect_line(r, "Of 1 cell: ", "asynchronous 1");
+    process_expect_line(r, "a \"small\", set", "");
     assert_null(strstr(process_output(r), "Not in the map"));
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "workers=32"), OK);
     process_expect_line(r, "synchronous", "0.25 ± 0.12 (3)"); /* loss */
@@ -225,6 +228,8 @@ static void expect_advice_from_csv(struct process_rig *r)
     process_expect_line(r, "Of 2 cells: ", "undecided 1");
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=c"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "advise", "results=none.csv"), ERROR_RESULTS);
+    process_write(r, "short.csv", "experiment,model,workers\na,gpt,4\na,4\n");
+    assert_int_equal(RIG_RUN(r, "advise", "results=short.csv"), ERROR_RESULTS);
     /* What the query writes is a map. */
     assert_int_equal(
         process_shell(r, "gradlag query crossover --csv >own.csv && gradlag advise results=own.csv "

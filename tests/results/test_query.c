@@ -38,6 +38,17 @@ static void an_error_lists_the_parameters_of_a_query(void **state)
     rig_assert_error_names("limit=many");
 }
 
+static void a_query_that_fails_at_a_row_is_an_error_of_usage(void **state)
+{
+    (void)state;
+    static const enum query_format formats[] = {QUERY_TABLE, QUERY_CSV, QUERY_JSON};
+    for (size_t i = 0; i < COUNT_OF(formats); i++) {
+        assert_int_equal(run_query("SELECT abs(-9223372036854775807 - 1)", formats[i], NULL, 0),
+                         ERROR_USAGE);
+        assert_int_equal(run_query("SELECT json(arm) FROM run", formats[i], NULL, 0), ERROR_USAGE);
+    }
+}
+
 static void statements_that_change_something_are_refused(void **state)
 {
     (void)state;
@@ -403,6 +414,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SAMPLE_TEST(an_error_suggests_the_most_similar_query),
         SAMPLE_TEST(an_error_lists_the_parameters_of_a_query),
+        SAMPLE_TEST(a_query_that_fails_at_a_row_is_an_error_of_usage),
         SAMPLE_TEST(statements_that_change_something_are_refused),
         SAMPLE_TEST(wrong_sql_is_a_usage_error),
         SAMPLE_TEST(columns_of_a_table_are_aligned_and_rounded),
