@@ -43,10 +43,14 @@ static void expect_lost(struct process_rig *r, const char *who)
 static void a_killed_worker_fails_the_run_and_is_named(void **state)
 {
     struct process_rig *r = *state;
-    pid_t workers[2];
+    pid_t workers[2], server;
     start_long(r, "mode=async", NULL);
     process_await(r, "worker", workers, 2);
+    process_await(r, "server", &server, 1);
+    kill(server, SIGSTOP); /* else it may see the death before the starter, who knows the signal */
     kill(workers[1], SIGKILL);
+    process_await_verdict(r);
+    kill(server, SIGCONT);
     expect_lost(r, "worker ");
     assert_string_equal(process_ask(r, "SELECT samples_used > 0 FROM run"), "1");
 }
@@ -521,7 +525,7 @@ static void a_stopped_sweep_continues(void **state)
 {
     struct process_rig *r = *state;
     process_start(r,
-                  (const char *const[]){"sweep", RIG_DATA, "samples=100,4000", "batch=10",
+                  (const char *const[]){"sweep", RIG_DATA, "samples=100,8000", "batch=10",
                                         "pace=gamma", "pace.mean_ms=5", "evaluate_every=0", NULL});
     process_await_row(r, "SELECT count(*) FROM push WHERE run_id = 2");
     kill(r->pid, SIGINT);
@@ -529,7 +533,7 @@ static void a_stopped_sweep_continues(void **state)
     assert_string_equal(process_ask(r, "SELECT group_concat(status, ' ') FROM run"),
                         "finished stopped");
     process_expect_nothing_left(r);
-    assert_int_equal(RIG_RUN(r, "sweep", RIG_DATA, "samples=100,4000", "batch=10", "pace=gamma",
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_DATA, "samples=100,8000", "batch=10", "pace=gamma",
                              "pace.mean_ms=5", "evaluate_every=0", "--quiet"),
                      OK);
     assert_string_equal(process_ask(r, "SELECT group_concat(status, ' ') FROM run"),

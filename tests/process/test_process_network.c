@@ -276,9 +276,9 @@ static void links_between_hosts_are_measured_and_the_slow_one_is_named(void **st
         fail_msg("%s", process_errors(r));
     assert_true(measured(r, "latency", "host1 - host2") > 0);
     const double fast = measured(r, "bandwidth", "host1 -> host2");
-    assert_true(fast > 0.15 && fast < 0.63);
+    assert_true(fast > 0.1 && fast < 0.63);
     const double slow = measured(r, "bandwidth", "host1 <- host3");
-    assert_true(slow > 0.03 && slow < 0.066);
+    assert_true(slow > 0.01 && slow < 0.066);
     assert_true(measured(r, "allreduce", "3 ranks, mpi") > 0);
     assert_true(measured(r, "zeromq", "the same, encrypted (curve)") > 0);
     expect_slow(r, "host1 <- host3");

@@ -14,9 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Two seconds and more, with a checkpoint every 5 updates of a worker. */
+/* Three seconds and more, with a checkpoint every 5 updates of a worker. */
 #define MODEST                                                                                     \
-    RIG_DATA, "samples=2000", "batch=10", "evaluate_every=0.5", "pace=constant",                   \
+    RIG_DATA, "samples=3000", "batch=10", "evaluate_every=0.5", "pace=constant",                   \
         "pace.mean_ms=20", "checkpoint=at-{version}.safetensors", "checkpoint_every=0.1"
 
 /* Kills one process of the run when it has written a checkpoint. `word`: an argument of that
@@ -40,9 +40,9 @@ static void ranks_go_on_from_the_last_checkpoint_with_the_same_bits(void **state
     assert_int_equal(kill(ranks[1], SIGKILL), 0);
     assert_int_equal(process_wait(r), OK);
     process_expect_answer(r, "SELECT status, updates, samples_used, error FROM run",
-                          "finished,100,2000,");
+                          "finished,150,3000,");
     process_expect_answer(r, "SELECT count(*) FROM event WHERE code = 'restarted'", "1");
-    process_expect_answer(r, "SELECT max(update_version) FROM step", "100");
+    process_expect_answer(r, "SELECT max(update_version) FROM step", "150");
     assert_int_equal(RIG_RUN(r, "run", "mode=sync", "workers=2", MODEST,
                              "checkpoint=other-{version}.safetensors"),
                      OK);
@@ -81,7 +81,7 @@ static void lose_a_worker_and_go_on(struct process_rig *r, const char *servers, 
     assert_int_equal(process_wait(r), OK);
     process_expect_answer(
         r, "SELECT count(*) FROM event WHERE code = 'worker_joined' AND server = 0", "3");
-    process_expect_answer(r, "SELECT status, samples_used FROM run", "finished,2000");
+    process_expect_answer(r, "SELECT status, samples_used FROM run", "finished,3000");
     assert_int_equal(RIG_RUN(r, "replay", "1"), OK);
 }
 
@@ -186,7 +186,7 @@ static void restarted_servers_get_their_workers_back(void **state)
             assert_int_equal(process_wait(m.at[i]), OK);
         process_expect_errors_contain(m.at[servers], "restart 1 of 1");
         process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "failed finished");
-        process_expect_answer(r, "SELECT samples_used FROM run WHERE id = 2", "2000");
+        process_expect_answer(r, "SELECT samples_used FROM run WHERE id = 2", "3000");
         assert_int_equal(RIG_RUN(r, "replay", "2"), OK);
         dismiss(&m);
     }

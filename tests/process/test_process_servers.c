@@ -318,7 +318,7 @@ static void several_servers_continue_without_a_lost_worker_and_replay(void **sta
     static const char *const reads[] = {"read=snapshot", "read=torn"};
     pid_t workers[3];
     for (size_t i = 0; i < COUNT_OF(reads); i++) {
-        process_start(r, (const char *const[]){"run", RIG_DATA, "batch=10", "samples=9000",
+        process_start(r, (const char *const[]){"run", RIG_DATA, "batch=10", "samples=15000",
                                                "pace=gamma", "pace.mean_ms=8", "workers=3",
                                                "evaluate_every=2", "servers=2", reads[i],
                                                "on_lost=continue", NULL});

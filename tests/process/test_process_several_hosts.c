@@ -137,12 +137,14 @@ static void with_on_lost_a_run_continues_without_a_host(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(
-        with_hosts(r, ON(1) "hosts=10.79.0.1:1,10.79.0.2:1 mode=async timeout_s=4 "
-                            "on_lost=continue " LONG
-                            "& await_rows push 1; ip netns pids $hosts-2 | xargs kill -9; "
-                            "for _ in $(seq 300); do gradlag query \"SELECT count(*) FROM event "
-                            "WHERE code = 'worker_lost'\" --csv | grep -q 1 && "
-                            "break; sleep 0.1; done; pkill -TERM -f '^gradlag run hosts'; wait $!"),
+        with_hosts(
+            r,
+            ON(1) "tag=$hosts hosts=10.79.0.1:1,10.79.0.2:1 mode=async timeout_s=4 "
+                  "on_lost=continue " LONG
+                  "& await_rows push 1; ip netns pids $hosts-2 | xargs kill -9; "
+                  "for _ in $(seq 300); do gradlag query \"SELECT count(*) FROM event "
+                  "WHERE code = 'worker_lost'\" --csv | grep -q 1 && "
+                  "break; sleep 0.1; done; pkill -TERM -f \"^gradlag run tag=$hosts \"; wait $!"),
         STOPPED);
     process_expect_answer(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'", "1");
     process_expect_answer(r, "SELECT status FROM run", "stopped");
@@ -191,8 +193,8 @@ static void ctrl_c_ends_all_processes_on_all_hosts(void **state)
     for (size_t i = 0; i < COUNT_OF(modes); i++) {
         struct text script = {0};
         text_add(&script,
-                 ON(1) "hosts=10.79.0.1:1,10.79.0.2:2 mode=%s timeout_s=10 " LONG
-                       "& await_rows %s %zu; pkill -TERM -f '^gradlag run hosts'; wait $!",
+                 ON(1) "tag=$hosts hosts=10.79.0.1:1,10.79.0.2:2 mode=%s timeout_s=10 " LONG
+                       "& await_rows %s %zu; pkill -TERM -f \"^gradlag run tag=$hosts \"; wait $!",
                  modes[i][0], modes[i][1], i + 1);
         assert_int_equal(with_hosts(r, script.at), STOPPED);
         text_free(&script);

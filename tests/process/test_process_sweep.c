@@ -224,7 +224,7 @@ static void a_crashed_run_is_retried_and_an_impossible_one_is_not(void **state)
 
 /* A run of at least two seconds; its rows appear after one second. */
 #define SOME_SECONDS                                                                               \
-    RIG_DATA, "samples=4000", "batch=10", "pace=gamma", "pace.mean_ms=5", "evaluate_every=0"
+    RIG_DATA, "samples=8000", "batch=10", "pace=gamma", "pace.mean_ms=5", "evaluate_every=0"
 
 static void work_shows_the_settings_that_differ(void **state)
 {

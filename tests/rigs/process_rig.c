@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -369,6 +370,18 @@ void process_await_row(struct process_rig *r, const char *sql)
             fail_msg("after %d s there is still no row: %s", RIG_LIMIT_S, sql);
         usleep(50000);
     }
+}
+
+void process_await_verdict(struct process_rig *r)
+{
+    const char *verdict = process_path(r, "gradlag-*/verdict");
+    glob_t found;
+    for (double until = clock_seconds() + RIG_LIMIT_S; glob(verdict, 0, NULL, &found) != 0;) {
+        if (clock_seconds() > until)
+            fail_msg("after %d s there is no %s", RIG_LIMIT_S, verdict);
+        usleep(50000);
+    }
+    globfree(&found);
 }
 
 void process_await_endpoint(struct process_rig *r, char endpoint[128], char token[64])

@@ -74,6 +74,8 @@ unsigned process_rank(pid_t pid);
 void process_await(const struct process_rig *r, const char *role, pid_t *out, unsigned count);
 /* Waits until `sql` yields 1 or more in the results file. */
 void process_await_row(struct process_rig *r, const char *sql);
+/* Waits until the starter of a run has told its server why the run fails. */
+void process_await_verdict(struct process_rig *r);
 
 enum { RIG_ENDPOINT_BYTES = 512 }; /* "endpoint=…" of several servers */
 /* Waits until `gradlag server` listens; writes "endpoint=…" and "run_token=…" from its log. */

@@ -32,14 +32,16 @@ struct rig {
     char leader[RIG_ENDPOINT_BYTES];      /* endpoint of server 0, for the others */
     const char *results;                  /* NULL: no recorder */
     void (*at_checkpoint)(struct rig *r); /* called in the server's background thread; NULL: none */
+    void (*at_evaluation)(struct rig *r); /* called at the start of an evaluation; NULL: none */
     volatile int stop;
+    volatile int held_at; /* not 0: each worker waits at that release until this is 0 */
 
     /* filled in by the server's process */
     char endpoint[RIG_ENDPOINT_BYTES];
     volatile int bound;
     volatile int evaluations, checkpoints, evaluating;
     volatile unsigned evaluation_threads; /* that the hook may use */
-    unsigned long noted[8];               /* for at_checkpoint */
+    unsigned long noted[8];               /* for at_checkpoint and at_evaluation */
     status code;
     char message[512];
     uint64_t ended_ns; /* on clock_ns() */

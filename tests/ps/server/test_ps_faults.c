@@ -46,19 +46,21 @@ training_goes_on_without_a_lost_worker_until_another_takes_its_place(void **stat
     options *o;
     struct rig *r = rig_open_with(&o, 2, "20");
     rig_set(o, "on_lost", "continue");
-    r->total_samples = 20000;
+    r->total_samples = FOREVER;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1), b = rig_train(r, o, 1, 1);
     assert_true(rig_until(&r->worker[1].stage, 5, 10));
     kill(b, SIGKILL);
     assert_int_equal(rig_wait(b, 5), 128 + SIGKILL);
     int before = r->worker[0].stage;
     assert_true(rig_until(&r->worker[0].stage, before + 50, 10));
+    before = r->worker[1].stage;
     pid_t again = rig_train(r, o, 1, 1);
+    assert_true(rig_until(&r->worker[1].stage, before + 50, 20));
+    r->stop = 1;
     assert_int_equal(rig_wait(again, 20), OK);
     assert_int_equal(rig_wait(a, 20), OK);
-    assert_int_equal(rig_wait(server, 20), OK);
+    assert_int_equal(rig_wait(server, 20), STOPPED);
     assert_true(r->worker[1].first_batch >= 4); /* it continues where the lost worker stopped */
-    assert_int_equal(r->outcome.updates, 2000);
     rig_close_with(r, o);
 }
 
@@ -128,7 +130,7 @@ static void the_silence_limit_holds_also_for_a_worker_that_owes_a_gradient(void 
 static void a_lost_worker_that_still_runs_keeps_its_place(void **state UNUSED)
 {
     options *o;
-    struct rig *r = rig_open_with(&o, 2, "1.2");
+    struct rig *r = rig_open_with(&o, 2, "2");
     rig_set(o, "on_lost", "continue");
     rig_set(o, "payload", "shm");
     r->total_samples = FOREVER;
@@ -161,13 +163,13 @@ static void a_lost_worker_that_still_runs_keeps_its_place(void **state UNUSED)
 /* The worker pings as often as the shorter of the two timeouts requires. */
 static void a_step_longer_than_the_timeout_is_not_a_lost_worker(void **state UNUSED)
 {
-    static const char *const worker_timeouts[] = {"0.8", "20"};
+    static const char *const worker_timeouts[] = {"1.5", "20"};
     for (size_t i = 0; i < COUNT_OF(worker_timeouts); i++) {
         options *o, *of_worker;
-        struct rig *r = rig_open_with(&o, 1, "0.8");
+        struct rig *r = rig_open_with(&o, 1, "1.5");
         struct rig *second = rig_open_with(&of_worker, 1, worker_timeouts[i]);
         r->total_samples = 10;
-        pid_t server = rig_serve(r, o), a = rig_train(r, of_worker, 0, 1500);
+        pid_t server = rig_serve(r, o), a = rig_train(r, of_worker, 0, 2500);
         assert_int_equal(rig_wait(a, 10), OK);
         assert_int_equal(rig_wait(server, 10), OK);
         rig_close_with(second, of_worker);
@@ -222,7 +224,7 @@ static void a_hanging_or_missing_worker_is_lost_after_twenty_times_the_timeout(v
     } runs[COUNT_OF(cases)];
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         options *o;
-        struct rig *r = runs[i].rig = rig_open_with(&o, 2, "0.8");
+        struct rig *r = runs[i].rig = rig_open_with(&o, 2, "1.2");
         runs[i].settings = o;
         rig_set(o, "consistency", cases[i].consistency);
         rig_set(o, "on_lost", cases[i].on_lost);
@@ -237,9 +239,9 @@ static void a_hanging_or_missing_worker_is_lost_after_twenty_times_the_timeout(v
     }
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct rig *r = runs[i].rig;
-        assert_int_equal(rig_wait(runs[i].server, 40), cases[i].code);
+        assert_int_equal(rig_wait(runs[i].server, 60), cases[i].code);
         assert_int_equal(rig_wait(runs[i].workers[0], 10), cases[i].code);
-        assert_true(r->ended_ns - runs[i].began_ns > 15000000000);
+        assert_true(r->ended_ns - runs[i].began_ns > 23000000000);
         if (cases[i].code != OK) {
             rig_expect_named(r->message, "worker 1");
             assert_null(strstr(r->message, "worker 0"));
@@ -247,7 +249,7 @@ static void a_hanging_or_missing_worker_is_lost_after_twenty_times_the_timeout(v
         if (cases[i].records)
             assert_string_equal(
                 rig_ask("SELECT group_concat(worker || ' ' || severity || ' ' || (detail LIKE "
-                        "'%16 s%')) FROM event WHERE code = 'worker_slow'"),
+                        "'%24 s%')) FROM event WHERE code = 'worker_slow'"),
                 "1 warning 1");
         if (cases[i].second != NULL) {
             kill(runs[i].workers[1], SIGKILL);
@@ -260,9 +262,9 @@ static void a_hanging_or_missing_worker_is_lost_after_twenty_times_the_timeout(v
 static void a_worker_slower_than_the_timeout_is_not_lost_beside_a_fast_one(void **state UNUSED)
 {
     options *o;
-    struct rig *r = rig_open_with(&o, 2, "0.8");
+    struct rig *r = rig_open_with(&o, 2, "1.5");
     r->total_samples = FOREVER;
-    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 2), b = rig_train(r, o, 1, 1200);
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 2), b = rig_train(r, o, 1, 2200);
     assert_true(rig_until(&r->worker[1].stage, 3, 20));
     r->stop = 1;
     assert_int_equal(rig_wait(server, 10), STOPPED);
@@ -352,7 +354,7 @@ static void the_same_number_twice_is_refused_and_the_first_goes_on(void **state 
 {
     options *o;
     struct rig *r = rig_open_with(&o, 1, "20");
-    r->total_samples = 3000;
+    r->total_samples = FOREVER;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 2);
     assert_true(rig_until(&r->worker[0].stage, 2, 10));
     struct rig *second = rig_open(1, 1000); /* the same worker again, with a report of its own */
@@ -360,9 +362,11 @@ static void the_same_number_twice_is_refused_and_the_first_goes_on(void **state 
     pid_t b = rig_train(second, o, 0, 0);
     assert_int_equal(rig_wait(b, 10), ERROR_PROTOCOL);
     rig_expect_named(second->worker[0].message, "worker 0");
+    const int before = r->worker[0].stage;
+    assert_true(rig_until(&r->worker[0].stage, before + 50, 10));
+    r->stop = 1;
     assert_int_equal(rig_wait(a, 10), OK);
-    assert_int_equal(rig_wait(server, 10), OK);
-    assert_int_equal(r->outcome.updates, 300);
+    assert_int_equal(rig_wait(server, 10), STOPPED);
     rig_close(second);
     rig_close_with(r, o);
 }

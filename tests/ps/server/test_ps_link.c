@@ -157,8 +157,8 @@ static void a_link_that_breaks_during_vectors_changes_no_bit(void **state UNUSED
 static void a_slow_link_does_not_lose_the_server(void **state UNUSED)
 {
     char hash[65];
-    const struct link l = {.most = SIZE_MAX, .slow_us = 60000}; /* 22 blocks: 1.3 s */
-    train_over(&l, TWO_CHUNKS, "0.6", 2, hash);
+    const struct link l = {.most = SIZE_MAX, .slow_us = 130000}; /* 22 blocks: 2.9 s */
+    train_over(&l, TWO_CHUNKS, "1.5", 2, hash);
 }
 
 /* Every connection breaks before the first frame of the parameters has arrived. */

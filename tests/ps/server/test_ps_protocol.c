@@ -470,12 +470,14 @@ static void messages_of_non_members_change_nothing(void **state UNUSED)
         options *o;
         struct rig *r = rig_open_with(&o, 1, "10");
         r->total_samples = 2000;
+        r->held_at = i == 1 ? 150 : 0;
         pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 5);
         if (i == 1) {
             assert_true(rig_until(&r->worker[0].stage, 1, 10));
             send_random_bytes(r);
             send_random_frames(r);
             send_messages_of_non_members(r);
+            r->held_at = 0;
         }
         assert_int_equal(rig_wait(a, 20), OK);
         assert_int_equal(rig_wait(server, 20), OK);

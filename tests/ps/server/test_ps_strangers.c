@@ -432,7 +432,7 @@ static void a_worker_that_dies_during_a_pause_of_the_server_is_the_only_loss(voi
     char alone[65];
     options *o, *patient;
     train_under(NULL, NULL, "no attack", 50, "", alone);
-    struct rig *r = rig_open_with(&o, 2, "0.8"), *other = rig_open_with(&patient, 2, "100");
+    struct rig *r = rig_open_with(&o, 2, "1.5"), *other = rig_open_with(&patient, 2, "100");
     r->total_samples = 500;
     rig_set(o, "consistency", "bsp");
     rig_set(o, "on_lost", "continue");

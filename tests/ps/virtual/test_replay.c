@@ -256,7 +256,7 @@ static void a_run_that_lost_a_worker_before_training_began_replays(void **state)
     struct process_rig *r = *state, *worker[2];
     static const char *const numbers[] = {"worker=0", "worker=1"};
     char endpoint[RIG_ENDPOINT_BYTES], token[64];
-    process_start(r, (const char *const[]){"server", BY_HAND, "timeout_s=0.8", NULL});
+    process_start(r, (const char *const[]){"server", BY_HAND, "timeout_s=1.2", NULL});
     process_await_endpoint(r, endpoint, token);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(process_set_up((void **)&worker[i]), 0);
