@@ -124,8 +124,8 @@ static void the_gate_opens_if_its_starter_dies(void **state UNUSED)
     struct status_pipe box;
     open_box(&box);
     const pid_t waits = wait_at_gate(&box, 60, &none);
-    clock_sleep_until_ns(clock_ns() + 50000000);
-    close(box.gate); /* as by its death: without removing the file */
+    clock_sleep_until_ns(clock_ns() + 1000000000); /* it has opened the gate, so it sees the end */
+    close(box.gate);                               /* as by its death: without removing the file */
     box.gate = -1;
     assert_int_equal(code_of(waits), 0); /* it then fails to reach the server */
     char path[160];

