@@ -222,6 +222,52 @@ static void a_request_to_stop_waits_for_the_evaluation_beside_training(void **st
     rig_close(r);
 }
 
+/* A worker that is told to stop while the first evaluation runs. */
+static status leave_during_an_evaluation(struct rig *r, const options *settings, unsigned w,
+                                         unsigned unused UNUSED)
+{
+    status result = OK;
+    ps_client *client = NULL;
+    struct ps_release at;
+    TRY(ps_client_open(&client,
+                       &(struct ps_client_options){.settings = settings,
+                                                   .endpoint = r->endpoint,
+                                                   .run_token = r->token,
+                                                   .settings_hash = r->settings_hash,
+                                                   .worker = w,
+                                                   .count = r->count},
+                       &at));
+    while (!at.finished && r->evaluating == 0) {
+        memset(at.gradient, 0, r->count * sizeof(float));
+        TRY(ps_client_push_pull(client, &(struct ps_push){.samples = 10}, &at));
+    }
+    ps_client_leave(client, STOPPED, "told to stop");
+done:
+    ps_client_close(&client);
+    return result;
+}
+
+static void
+an_evaluation_beside_training_outlives_a_worker_that_is_told_to_stop(void **state UNUSED)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
+    struct rig *r = rig_open(1, 100);
+    options *o = rig_settings();
+    r->results = path;
+    r->total_samples = 1000000000;
+    r->evaluate_every = 200000;
+    r->evaluation_ms = 300 * STRETCH;
+    rig_set(o, "evaluation_pause", "no");
+    pid_t server = rig_serve(r, o), leaves = rig_fork(r, o, 0, 0, leave_during_an_evaluation);
+    assert_int_equal(rig_wait(server, 20), STOPPED);
+    assert_int_equal(rig_wait(leaves, 10), OK);
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM evaluation WHERE samples = 200000"), 1);
+    unlink(path);
+    options_close(&o);
+    rig_close(r);
+}
+
 static void an_evaluation_that_fails_beside_training_ends_the_run(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
@@ -250,6 +296,7 @@ int main(void)
         cmocka_unit_test(training_goes_on_beside_an_evaluation),
         cmocka_unit_test(a_checkpoint_waits_for_the_evaluation_beside_training),
         cmocka_unit_test(a_request_to_stop_waits_for_the_evaluation_beside_training),
+        cmocka_unit_test(an_evaluation_beside_training_outlives_a_worker_that_is_told_to_stop),
         cmocka_unit_test(an_evaluation_that_fails_beside_training_ends_the_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
