@@ -219,6 +219,8 @@ status ps_client_open(ps_client **out, const struct ps_client_options *o, struct
     TRY(fill_release(c, first, 0));
 done:
     if (result != OK) {
+        if (o->dismissal != NULL)
+            *o->dismissal = ps_client_dismissal(c);
         ps_client_leave(c, result, error_message());
         ps_client_close(&c);
     }
@@ -249,7 +251,8 @@ done:
 enum ps_dismissal ps_client_dismissal(const ps_client *c)
 {
     enum ps_dismissal how = PS_NOT_DISMISSED;
-    for (unsigned i = 0; c != NULL && i < c->server_count && how != PS_RUN_ENDED; i++)
+    for (unsigned i = 0;
+         c != NULL && c->servers != NULL && i < c->server_count && how != PS_RUN_ENDED; i++)
         if (connection_ended_with_error(c->servers[i]))
             how = PS_RUN_ENDED;
         else if (connection_was_evicted(c->servers[i]))

@@ -23,6 +23,13 @@
 
 typedef struct ps_client ps_client;
 
+/* Why the server ended the connection. The server reports the same error itself. */
+enum ps_dismissal {
+    PS_NOT_DISMISSED,
+    PS_RUN_ENDED, /* the run ended with an error */
+    PS_EVICTED,   /* the run may continue without this worker (on_lost=continue) */
+};
+
 struct ps_client_options {
     const options *settings; /* payload, timeout_s, curve, workers, servers, read; borrowed */
     const char *endpoint;    /* with several servers: one endpoint per server, comma-separated */
@@ -32,6 +39,7 @@ struct ps_client_options {
     size_t count;                      /* parameters */
     struct optimizer_layers layers;    /* worker_layers; for several servers (ps/core/slices.h) */
     const volatile sig_atomic_t *stop; /* non-zero: the next wait returns STOPPED; NULL: never */
+    enum ps_dismissal *dismissal;      /* set if ps_client_open() fails; may be NULL */
 };
 
 /* The caller may use the two vectors until its next push. The client owns them. */
@@ -62,12 +70,6 @@ status ps_client_open(ps_client **out, const struct ps_client_options *o,
 /* Sends `gradient` and waits for the next release. Errors as above. */
 status ps_client_push_pull(ps_client *c, const struct ps_push *push,
                            struct ps_release *next) MUST_CHECK;
-/* Why the server ended the connection. The server reports the same error itself. */
-enum ps_dismissal {
-    PS_NOT_DISMISSED,
-    PS_RUN_ENDED, /* the run ended with an error */
-    PS_EVICTED,   /* the run may continue without this worker (on_lost=continue) */
-};
 /* The reason that any server gave; PS_RUN_ENDED takes precedence. `c` may be NULL. */
 enum ps_dismissal ps_client_dismissal(const ps_client *c);
 /* Leaves before training is complete and sends the reason to every server. `why` is STOPPED after a

@@ -38,6 +38,7 @@ status ps_trainer_run(const struct ps_trainer_options *o)
     float *scratch = NULL;
 
     *o->joined = false;
+    *o->dismissal = PS_NOT_DISMISSED;
     TRY(open_local(o, &plan, &local, &scratch));
     TRY(ps_client_open(&client,
                        &(struct ps_client_options){.settings = o->settings,
@@ -47,7 +48,8 @@ status ps_trainer_run(const struct ps_trainer_options *o)
                                                    .worker = o->index,
                                                    .count = worker_parameter_count(o->worker),
                                                    .layers = worker_layers(o->worker),
-                                                   .stop = o->stop},
+                                                   .stop = o->stop,
+                                                   .dismissal = o->dismissal},
                        &at));
     *o->joined = true;
     worker_hold_memory(o->worker);
@@ -69,7 +71,8 @@ status ps_trainer_run(const struct ps_trainer_options *o)
         TRY(ps_client_push_pull(client, &push, &at));
     }
 done:
-    *o->dismissal = ps_client_dismissal(client);
+    if (client != NULL)
+        *o->dismissal = ps_client_dismissal(client);
     if (result != OK)
         ps_client_leave(client, result, error_message());
     worker_forget_memory(o->worker); /* before the client unmaps it */

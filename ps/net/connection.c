@@ -407,12 +407,12 @@ bool connection_has_ended(const connection *c)
 
 bool connection_ended_with_error(const connection *c)
 {
-    return c->ended_with_error;
+    return c != NULL && c->ended_with_error;
 }
 
 bool connection_was_evicted(const connection *c)
 {
-    return c->was_evicted;
+    return c != NULL && c->was_evicted;
 }
 
 struct connection_release connection_release(const connection *c)

@@ -49,9 +49,9 @@ status connection_advance(connection *c, bool wait) MUST_CHECK;
 bool connection_is_released(const connection *c);
 /* Training is over; call connection_close() next. */
 bool connection_has_ended(const connection *c);
-/* The server ended the run with an error, which it reports itself, too. */
+/* The server ended the run with an error, which it reports itself, too. NULL: false. */
 bool connection_ended_with_error(const connection *c);
-/* The server had evicted this worker. */
+/* The server had evicted this worker. NULL: false. */
 bool connection_was_evicted(const connection *c);
 /* Contract: the connection is released. */
 struct connection_release connection_release(const connection *c);

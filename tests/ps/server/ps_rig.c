@@ -208,7 +208,8 @@ static status train(struct rig *r, const options *settings, unsigned w, unsigned
                                                    .run_token = r->token,
                                                    .settings_hash = r->settings_hash,
                                                    .worker = w,
-                                                   .count = r->count},
+                                                   .count = r->count,
+                                                   .dismissal = &report->dismissal},
                        &at));
     report->first_batch = at.batch;
     while (!at.finished) {

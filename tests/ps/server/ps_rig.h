@@ -16,7 +16,8 @@ struct rig_worker { /* how a worker ended; in memory shared with the test */
     status code;
     char message[256];
     uint64_t pushes, first_batch, last_version;
-    volatile int stage; /* number of releases so far; other bodies may count otherwise */
+    enum ps_dismissal dismissal; /* of a failed ps_client_open() */
+    volatile int stage;          /* number of releases so far; other bodies may count otherwise */
 };
 
 struct rig {

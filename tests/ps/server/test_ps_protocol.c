@@ -266,6 +266,38 @@ static void a_release_before_the_welcome_is_an_error(void **state UNUSED)
     rig_close_with(r, o);
 }
 
+/* The starter of a run then waits for the server's own report. */
+static void an_end_before_the_first_release_is_a_dismissal(void **state UNUSED)
+{
+    static const struct {
+        enum wire_type type;
+        status code;
+        enum ps_dismissal dismissal;
+    } cases[] = {
+        {WIRE_END, ERROR_DATA, PS_RUN_ENDED},
+        {WIRE_REFUSED, ERROR_PEER, PS_EVICTED},
+        {WIRE_REFUSED, ERROR_PROTOCOL, PS_NOT_DISMISSED},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        options *o;
+        struct rig *r = rig_open_with(&o, 1, "5");
+        struct channel_received got;
+        pid_t a;
+        channel *c = server_open(r, o, &a);
+        server_expect(c, &got, WIRE_HELLO);
+        struct wire_message welcome = {
+            .welcome = {.count = 1000, .payload = WIRE_PAYLOAD_FRAMES, .timeout_ms = 5000}};
+        server_send(c, &got, WIRE_WELCOME, welcome);
+        server_expect(c, &got, WIRE_READY);
+        server_send(c, &got, cases[i].type,
+                    (struct wire_message){.text = {.code = cases[i].code, .text = "why"}});
+        assert_int_equal(rig_wait(a, 10), cases[i].code);
+        assert_int_equal(r->worker[0].dismissal, cases[i].dismissal);
+        channel_close(&c);
+        rig_close_with(r, o);
+    }
+}
+
 static void a_lost_push_is_sent_again_and_a_lost_release_is_requested_again(void **state UNUSED)
 {
     options *o;
@@ -498,6 +530,7 @@ int main(void)
         cmocka_unit_test(a_push_that_a_broken_connection_cut_is_not_used),
         cmocka_unit_test(messages_for_a_worker_from_another_connection_are_refused),
         cmocka_unit_test(a_release_before_the_welcome_is_an_error),
+        cmocka_unit_test(an_end_before_the_first_release_is_a_dismissal),
         cmocka_unit_test(a_lost_push_is_sent_again_and_a_lost_release_is_requested_again),
         cmocka_unit_test(parameters_in_another_format_than_the_workers_are_an_error),
         cmocka_unit_test(a_worker_gives_up_after_three_losses_of_a_push),
