@@ -194,6 +194,20 @@ pid_t rig_serve(struct rig *r, const options *settings)
 
 /* ---- workers ------------------------------------------------------------------------------- */
 
+status rig_join(struct rig *r, const options *settings, unsigned w, ps_client **client,
+                struct ps_release *at)
+{
+    return ps_client_open(client,
+                          &(struct ps_client_options){.settings = settings,
+                                                      .endpoint = r->endpoint,
+                                                      .run_token = r->token,
+                                                      .settings_hash = r->settings_hash,
+                                                      .worker = w,
+                                                      .count = r->count,
+                                                      .dismissal = &r->worker[w].dismissal},
+                          at);
+}
+
 static status train(struct rig *r, const options *settings, unsigned w, unsigned step_ms)
 {
     status result = OK;
@@ -202,15 +216,7 @@ static status train(struct rig *r, const options *settings, unsigned w, unsigned
     struct rig_worker *report = &r->worker[w];
     if (r->endpoint[0] == '\0' && !rig_until(&r->bound, 1, 10))
         FAIL(ERROR_PEER, "no server after 10 s");
-    TRY(ps_client_open(&client,
-                       &(struct ps_client_options){.settings = settings,
-                                                   .endpoint = r->endpoint,
-                                                   .run_token = r->token,
-                                                   .settings_hash = r->settings_hash,
-                                                   .worker = w,
-                                                   .count = r->count,
-                                                   .dismissal = &report->dismissal},
-                       &at));
+    TRY(rig_join(r, settings, w, &client, &at));
     report->first_batch = at.batch;
     while (!at.finished) {
         report->stage++;

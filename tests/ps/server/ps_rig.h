@@ -73,6 +73,9 @@ pid_t rig_train(struct rig *r, const options *settings, unsigned worker, unsigne
 typedef status rig_body(struct rig *r, const options *settings, unsigned worker, unsigned argument);
 pid_t rig_fork(struct rig *r, const options *settings, unsigned worker, unsigned argument,
                rig_body *body);
+/* For such a body: joins as worker w, and waits for the first release. */
+status rig_join(struct rig *r, const options *settings, unsigned w, ps_client **client,
+                struct ps_release *at);
 /* Waits for a process, for at most `seconds` × PATIENCE; kills it and fails the test after that.
  * Returns its exit code, or 128 + the signal that ended it. */
 int rig_wait(pid_t pid, double seconds);

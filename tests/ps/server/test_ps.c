@@ -270,13 +270,7 @@ static status count_allocations(struct rig *r, const options *settings, unsigned
     ps_client *client = NULL;
     struct ps_release at;
     unsigned long before = 0;
-    TRY(ps_client_open(&client,
-                       &(struct ps_client_options){.settings = settings,
-                                                   .endpoint = r->endpoint,
-                                                   .run_token = r->token,
-                                                   .worker = w,
-                                                   .count = r->count},
-                       &at));
+    TRY(rig_join(r, settings, w, &client, &at));
     REQUIRE(allocations > 0);
     for (unsigned i = 0; !at.finished; i++) {
         if (i == 100)

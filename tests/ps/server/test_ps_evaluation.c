@@ -229,14 +229,7 @@ static status leave_during_an_evaluation(struct rig *r, const options *settings,
     status result = OK;
     ps_client *client = NULL;
     struct ps_release at;
-    TRY(ps_client_open(&client,
-                       &(struct ps_client_options){.settings = settings,
-                                                   .endpoint = r->endpoint,
-                                                   .run_token = r->token,
-                                                   .settings_hash = r->settings_hash,
-                                                   .worker = w,
-                                                   .count = r->count},
-                       &at));
+    TRY(rig_join(r, settings, w, &client, &at));
     while (!at.finished && r->evaluating == 0) {
         memset(at.gradient, 0, r->count * sizeof(float));
         TRY(ps_client_push_pull(client, &(struct ps_push){.samples = 10}, &at));

@@ -183,13 +183,7 @@ static status hang(struct rig *r, const options *settings, unsigned w, unsigned 
     status result = OK;
     ps_client *client = NULL;
     struct ps_release at;
-    TRY(ps_client_open(&client,
-                       &(struct ps_client_options){.settings = settings,
-                                                   .endpoint = r->endpoint,
-                                                   .run_token = r->token,
-                                                   .worker = w,
-                                                   .count = r->count},
-                       &at));
+    TRY(rig_join(r, settings, w, &client, &at));
     while (!at.finished && ++r->worker[w].stage < 3) {
         memset(at.gradient, 0, r->count * sizeof(float));
         TRY(ps_client_push_pull(client, &(struct ps_push){.loss = 1, .samples = 10}, &at));
@@ -279,12 +273,7 @@ static status leave(struct rig *r, const options *settings, unsigned w, unsigned
     status result = OK;
     ps_client *client = NULL;
     struct ps_release at;
-    struct ps_client_options o = {.settings = settings,
-                                  .endpoint = r->endpoint,
-                                  .run_token = r->token,
-                                  .worker = w,
-                                  .count = r->count};
-    TRY(ps_client_open(&client, &o, &at));
+    TRY(rig_join(r, settings, w, &client, &at));
     ps_client_leave(client, (status)code, "of its own");
 done:
     ps_client_close(&client);

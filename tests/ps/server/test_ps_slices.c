@@ -70,14 +70,7 @@ static status spoil(struct rig *r, const options *settings, unsigned w, unsigned
     status result = OK;
     ps_client *client = NULL;
     struct ps_release at;
-    TRY(ps_client_open(&client,
-                       &(struct ps_client_options){.settings = settings,
-                                                   .endpoint = r->endpoint,
-                                                   .run_token = r->token,
-                                                   .settings_hash = r->settings_hash,
-                                                   .worker = w,
-                                                   .count = r->count},
-                       &at));
+    TRY(rig_join(r, settings, w, &client, &at));
     for (unsigned n = 0; n < 4 && !at.finished; n++) {
         memcpy(at.gradient, at.parameters, r->count * sizeof(float));
         at.gradient[r->count - 1] = n < 2 ? 1 : NAN;

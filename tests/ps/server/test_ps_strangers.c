@@ -409,13 +409,7 @@ static status hang(struct rig *r, const options *settings, unsigned w, unsigned 
     status result = OK;
     ps_client *client = NULL;
     struct ps_release at;
-    TRY(ps_client_open(&client,
-                       &(struct ps_client_options){.settings = settings,
-                                                   .endpoint = r->endpoint,
-                                                   .run_token = r->token,
-                                                   .worker = w,
-                                                   .count = r->count},
-                       &at));
+    TRY(rig_join(r, settings, w, &client, &at));
     r->worker[w].stage = 1;
     for (;;)
         pause();
