@@ -89,6 +89,8 @@ void cells_pair(const struct cells *c, const struct cell *a, const struct cell *
 struct cells_reading { /* zero-initialise; the caller frees seeds.at with free() */
     const struct cells *cells;
     const struct cell *incomplete, *delayed;
+    const struct cell *without_value; /* one whose finished runs have no finite figure */
+    bool absent;                      /* a cell is not in this part of the experiment */
     /* The seeds of the finished runs that they read, each once. Of a pair those that both have. */
     struct int_list seeds;
 };

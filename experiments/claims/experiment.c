@@ -213,7 +213,7 @@ size_t experiment_level_count(const struct experiment *e)
     return e->axis_count > 0 ? e->axis_count : 1;
 }
 
-static size_t find_level(const struct experiment_axis *a, const char *name)
+size_t experiment_find_level(const struct experiment_axis *a, const char *name)
 {
     size_t i = 0;
     while (i < a->count && strcmp(a->levels[i].name, name) != 0)
@@ -227,7 +227,8 @@ size_t experiment_axis_of_level(const struct experiment *e, const char *level)
     size_t axis = 0;
     if (e->axis != NULL)
         return text_to_integer(level, &number) ? 0 : 1;
-    while (axis < e->axis_count && find_level(&e->axes[axis], level) == e->axes[axis].count)
+    while (axis < e->axis_count &&
+           experiment_find_level(&e->axes[axis], level) == e->axes[axis].count)
         axis++;
     return axis;
 }
@@ -261,7 +262,7 @@ status experiment_find_column(const struct experiment *e, const char (*levels)[6
                  levels[i], e->axes[axis].name);
         }
         has[axis] = true;
-        at[axis] = find_level(&e->axes[axis], levels[i]);
+        at[axis] = experiment_find_level(&e->axes[axis], levels[i]);
     }
     for (size_t i = 0; i < e->axis_count; i++)
         *out = *out * (int64_t)e->axes[i].count + (int64_t)at[i];

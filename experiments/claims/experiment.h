@@ -51,8 +51,10 @@ struct at_seeds {
 struct tune_space {
     struct space space;     /* without a dimension: the arm does not tune */
     struct settings search; /* keys of the search; none: a grid */
-    struct int_list seeds;  /* of the trials; count 0: the first seed of the experiment */
-    unsigned shared; /* bit i: columns that differ only in axis i share the choice of the first */
+    struct int_list seeds;  /* of the trials; count 0: 100 more than the experiment's largest */
+    /* Bit l of [a]: level l of axis a. Columns that differ only in such levels of an axis share the
+     * choice of the first of them. */
+    uint64_t shared[EXPERIMENT_AXES];
 };
 
 struct arm {
@@ -142,6 +144,8 @@ void experiment_settings(const struct experiment *e, const struct arm *arm, int6
 void experiment_column_text(const struct experiment *e, int64_t column, char out[64]);
 /* The index of the column's level on an axis. Contract: the file has `axes`. */
 size_t experiment_level(const struct experiment *e, int64_t column, size_t axis);
+/* The index of the level with this name; a->count: none. */
+size_t experiment_find_level(const struct experiment_axis *a, const char *name);
 /* The axis that has a level of this name; axis_count: none. With one axis of whole numbers every
  * number is one. */
 size_t experiment_axis_of_level(const struct experiment *e, const char *level);

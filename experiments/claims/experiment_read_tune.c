@@ -56,25 +56,26 @@ done:
     return result;
 }
 
-/* shared: [network] */
+/* shared: [free, 10g] */
 static status read_shared(const struct yaml_tree *d, const struct experiment *e,
-                          const struct node *n, unsigned *out)
+                          const struct node *n, struct tune_space *out)
 {
+    enum { LEVELS = 64 /* the bits of out->shared[axis] */ };
     status result = OK;
     TRY(node_require(d, n, NODE_LIST, "shared"));
     for (size_t i = 0; i < n->count; i++) {
         const struct node *name = &n->children[i];
-        size_t axis = 0;
         TRY(node_require(d, name, NODE_SCALAR, "shared"));
-        while (axis < e->axis_count && strcmp(e->axes[axis].name, name->text) != 0)
-            axis++;
-        if (axis == e->axis_count) {
+        const size_t axis = experiment_axis_of_level(e, name->text);
+        const size_t level =
+            axis < e->axis_count ? experiment_find_level(&e->axes[axis], name->text) : LEVELS;
+        if (level >= LEVELS) {
             FAIL(ERROR_USAGE,
-                 "%s:%u: '%s' is no axis of this experiment; tune.shared lists names "
-                 "of its axes",
-                 d->name, name->line, name->text);
+                 "%s:%u: '%s' is none of the first %d levels of an axis; tune.shared lists levels "
+                 "that share a choice, for example [free, 10g]",
+                 d->name, name->line, name->text, LEVELS);
         }
-        *out |= 1U << axis;
+        out->shared[axis] |= 1ULL << level;
     }
 done:
     return result;
@@ -93,7 +94,7 @@ static status read_grid(const struct yaml_tree *d, const struct experiment *e,
         if (strcmp(map->keys[i], "seeds") == 0)
             TRY(experiment_read_list(d, n, "seeds", &out->seeds));
         else if (strcmp(map->keys[i], "shared") == 0)
-            TRY(read_shared(d, e, n, &out->shared));
+            TRY(read_shared(d, e, n, out));
         else if (search_is_key(map->keys[i]))
             TRY(read_search_key(d, map->keys[i], n, &out->search));
         else if (strcmp(map->keys[i], "quick") != 0)
@@ -117,7 +118,8 @@ status experiment_read_tune(const struct yaml_tree *d, const struct experiment *
     TRY(read_grid(d, e, map, &out->tune));
     if (map != NULL)
         TRY(read_grid(d, e, node_child(map, "quick"), &out->quick_tune));
-    out->quick_tune.shared |= out->tune.shared;
+    for (size_t i = 0; i < EXPERIMENT_AXES; i++)
+        out->quick_tune.shared[i] |= out->tune.shared[i];
 done:
     return result;
 }

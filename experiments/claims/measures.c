@@ -255,6 +255,7 @@ static status measure(void *context, const char *name, const char *arm, int64_t 
     status result = check(r->cells->experiment, name, arm, column, number);
     const struct cell *cell = cells_find(r->cells, arm, column);
     *out = NAN;
+    r->absent = r->absent || cell == NULL;
     if (result != OK || cell == NULL)
         return result;
     note_delayed(r, cell);
@@ -267,6 +268,8 @@ static status measure(void *context, const char *name, const char *arm, int64_t 
         *out = field_value(mean, cell);
     else
         result = mean_of(r->cells, cell, find_run_query(name), number, out);
+    if (r->incomplete != cell && !isfinite(*out))
+        r->without_value = cell;
     return result;
 }
 
@@ -283,6 +286,7 @@ static status measure_pair(void *context, const char *name, const char *arm, int
     const struct cell *b = cells_find(r->cells, other, other_column);
     status result = check_pair(r->cells->experiment, name, arm, column, other, other_column);
     *out = NAN;
+    r->absent = r->absent || a == NULL || b == NULL;
     if (result != OK || a == NULL || b == NULL)
         return result;
     note_delayed(r, a);

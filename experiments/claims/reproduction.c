@@ -285,11 +285,14 @@ static status claim_value(const struct claim *c, struct cells_reading *reading, 
     return result;
 }
 
-/* Failed runs fail a claim; runs that were not executed leave it open. */
+/* Failed runs fail a claim, and so do finished runs without a figure; runs that were not executed
+ * leave it open. */
 static bool is_open(const struct judged_claim *j)
 {
     const struct cell *c = j->incomplete;
-    return isnan(j->value) && (c == NULL || c->finished + c->diverged + c->failed < c->planned);
+    const bool lacks_runs = c != NULL ? c->finished + c->diverged + c->failed < c->planned
+                                      : j->absent || j->claim->value == NULL;
+    return isnan(j->value) && lacks_runs;
 }
 
 static void set_outcome(struct judged_claim *j)
@@ -322,6 +325,8 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
             j->value = NAN; /* the SQL may read runs that are not there yet */
         j->incomplete = reading.incomplete;
         j->delayed = reading.delayed;
+        j->without_value = reading.without_value;
+        j->absent = reading.absent;
         if (c->value != NULL && isfinite(j->value))
             TRY(interval_of(&r->cells, c, j->value, &reading.seeds, &j->interval));
         set_outcome(j);
@@ -341,6 +346,12 @@ void reproduction_explain(const struct judged_claim *j, bool by_label, struct te
         if (j->outcome == CLAIM_OPEN)
             text_add(out, j->claim->value == NULL ? "not measured: runs are missing"
                                                   : "not measured in this part");
+        else if (isnan(j->value) && j->without_value != NULL)
+            text_add(out,
+                     "no value: in a finished run of %s with %s the figure is infinite (never "
+                     "reached) or missing",
+                     by_label ? j->without_value->arm->label : j->without_value->arm->name,
+                     j->without_value->title);
         return;
     }
     const char *arm = by_label ? c->arm->label : c->arm->name;

@@ -55,8 +55,9 @@ struct judged_claim {
     double interval;
     bool borderline; /* it passes, and its interval is not all in the band */
     /* Cells that it reads, or NULL: one whose runs did not all finish; one with
-     * staleness_spread_too_wide. */
-    const struct cell *incomplete, *delayed;
+     * staleness_spread_too_wide; one whose finished runs have no finite figure. */
+    const struct cell *incomplete, *delayed, *without_value;
+    bool absent; /* it reads a cell that this part of the experiment does not have */
 };
 /* Judges all claims into out[claim_count]. The cells must be open. */
 status reproduction_judge(const struct reproduction *r, bool quick,

@@ -35,14 +35,24 @@ static bool add_single_point(const struct tune_space *g, struct settings *out)
     return single;
 }
 
+/* A seed that no run of the experiment has, so that no score counts the choice's own luck. */
+static int64_t other_seed(const struct experiment *e)
+{
+    int64_t largest = e->seeds.at[0];
+    for (size_t i = 1; i < e->seeds.count; i++)
+        largest = e->seeds.at[i] > largest ? e->seeds.at[i] : largest;
+    return largest + 100;
+}
+
 static status add_choice(struct tuning *t, const struct arm *arm, int64_t column, bool quick,
                          const struct settings *more)
 {
     status result = OK;
     const struct experiment *e = t->experiment;
     const struct tune_space *g = experiment_tune_space(arm, quick);
-    const struct int_list first = {.at = e->seeds.at, .count = 1};
-    const struct int_list *seeds = g->seeds.count > 0 ? &g->seeds : &first;
+    int64_t other = other_seed(e);
+    const struct int_list single = {.at = &other, .count = 1};
+    const struct int_list *seeds = g->seeds.count > 0 ? &g->seeds : &single;
     struct settings base = {0};
     struct text name = {0};
     struct choice *c = memory_append(&t->choices, &t->count, sizeof *c);
@@ -66,14 +76,16 @@ done:
     return result;
 }
 
-/* Whether the columns differ at most in axes whose choice is shared. */
+/* Whether the columns differ at most in levels that share a choice. */
 static bool shares_choice(const struct experiment *e, const struct tune_space *g, int64_t a,
                           int64_t b)
 {
     bool shares = a == b || e->axis_count > 0;
-    for (size_t i = 0; i < e->axis_count && shares; i++)
-        shares =
-            (g->shared >> i & 1) != 0 || experiment_level(e, a, i) == experiment_level(e, b, i);
+    for (size_t i = 0; i < e->axis_count && shares; i++) {
+        const size_t first = experiment_level(e, a, i), second = experiment_level(e, b, i);
+        shares = first == second || (first < 64 && second < 64 &&
+                                     (g->shared[i] >> first & g->shared[i] >> second & 1) != 0);
+    }
     return shares;
 }
 

@@ -2,7 +2,7 @@
  * tuning.h — tuned settings of arms (key `tune`): one search for each arm and column chooses
  * the point with the best score on the validation split. The test set is not used.
  *
- * With tune.shared, columns that differ only in these axes share the choice of the first one.
+ * Columns that differ only in levels of tune.shared share the choice of the first one.
  *
  * A grid of one point needs no trials. Trials are runs of the experiment NAME/tuning, separate from
  * the arm's own runs.

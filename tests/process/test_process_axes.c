@@ -314,9 +314,9 @@ static void an_arm_with_a_diverged_seed_does_not_represent_its_side(void **state
     process_expect_line(r, "2       ", "poor");
 }
 
-/* The choice of the first level counts for all levels of a shared axis, also if they are in another
- * part. */
-static void tuning_is_shared_along_an_axis(void **state)
+/* The choice of the first of the shared levels counts for all of them, also if they are in another
+ * part; other levels have their own. */
+static void levels_of_an_axis_share_a_choice(void **state)
 {
     struct process_rig *r = *state;
     static const char text[] =
@@ -325,28 +325,29 @@ static void tuning_is_shared_along_an_axis(void **state)
         "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
         "model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
         "axes:\n"
-        "  network: {free: {}, slow: {network.latency_ms: 3}}\n"
+        "  network: {free: {}, slow: {network.latency_ms: 3}, slower: {network.latency_ms: 9}}\n"
         "  workers: [2, 4]\n"
         "seeds: [1]\n"
         "arms:\n"
-        "  tuned: {label: t, tune: {lr: [0.01, 0.1], seeds: [9], shared: [network]}}\n";
+        "  tuned: {label: t, tune: {lr: [0.01, 0.1], shared: [slow, free]}}\n";
     process_write(r, "shared.yaml", text);
     if (RIG_RUN(r, "reproduce", "shared.yaml", "--quiet") != OK)
         fail_msg("%s", process_errors(r));
     process_expect_answer(r,
                           "SELECT group_concat(workers || ' ' || seed || ' ' || (config ->> "
                           "'$.\"network.latency_ms\"'), '; ') FROM (SELECT * FROM run WHERE "
-                          "experiment = 'shared/tuning' ORDER BY workers, lr)",
-                          "2 9 0; 2 9 0; 4 9 0; 4 9 0");
+                          "experiment = 'shared/tuning' ORDER BY id)",
+                          "2 101 0; 2 101 0; 4 101 0; 4 101 0; 2 101 9; 2 101 9; 4 101 9; 4 101 9");
     process_expect_answer(r,
                           "SELECT count(*) || ' ' || count(DISTINCT workers || ' ' || lr) FROM "
-                          "run WHERE experiment = 'shared'",
+                          "run WHERE experiment = 'shared' AND config ->> "
+                          "'$.\"network.latency_ms\"' < 9",
                           "4 2");
     process_write(r, "wrong.yaml",
                   "name: w\nquestion: q\nworkers: [1]\narms: {a: {label: a, tune: "
-                  "{lr: [0.1], shared: [network]}}}\n");
+                  "{lr: [0.1], shared: [free]}}}\n");
     assert_int_equal(RIG_RUN(r, "reproduce", "wrong.yaml", "--dry-run"), ERROR_USAGE);
-    process_expect_error(r, "network");
+    process_expect_error(r, "free");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -356,7 +357,7 @@ int main(void)
         TEST(several_axes_give_a_table_for_each_combination),
         TEST(undecided_columns_of_a_map_get_further_seeds),
         TEST(an_arm_with_a_diverged_seed_does_not_represent_its_side),
-        TEST(tuning_is_shared_along_an_axis),
+        TEST(levels_of_an_axis_share_a_choice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

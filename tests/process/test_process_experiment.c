@@ -47,6 +47,23 @@ static void a_setting_holds_for_all_runs_or_is_refused(void **state)
                          ERROR_USAGE);
 }
 
+/* Both runs have finished, and neither ever is more than perfect: this fails, it is not open. */
+static void a_claim_about_finished_runs_without_a_figure_fails(void **state)
+{
+    struct process_rig *r = *state;
+    struct text text = {0};
+    text_add(&text, "%s%s", tuned,
+             "  - claim: Never\n"
+             "    value: seconds_to(given, 2, 101) / seconds_to(given, 2, 102)\n"
+             "    band: [0, 1]\n");
+    process_write(r, "tuned.yaml", text.at);
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--no-run"), OK);
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quiet"), ERROR_OTHER);
+    process_expect_line(r, "FAIL", "Never");
+    process_expect_line(r, "1 passed", "1 failed, 0 not measured");
+    text_free(&text);
+}
+
 static void an_arm_is_tuned_on_the_validation_split_before_its_runs(void **state)
 {
     struct process_rig *r = *state;
@@ -416,6 +433,7 @@ int main(void)
         TEST(cells_are_compared_on_the_same_seeds),
         TEST(a_claim_in_sql_waits_for_its_runs),
         TEST(a_setting_holds_for_all_runs_or_is_refused),
+        TEST(a_claim_about_finished_runs_without_a_figure_fails),
         TEST(an_arm_is_tuned_on_the_validation_split_before_its_runs),
         TEST(arms_that_search_have_equal_budgets_and_continue),
         TEST(a_grid_of_one_point_needs_no_trials),
