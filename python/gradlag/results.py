@@ -1,5 +1,6 @@
 """Starts runs and reads results files. The standard library is enough; with pandas, tables are DataFrames."""
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -11,6 +12,8 @@ import urllib.parse
 
 
 APPLICATION_ID, SCHEMA = 1196188007, 1
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 STOP_S = 45  # how long a run may take to stop; gradlag itself allows 15 s, and timeout_s (30) for an external model
 
 
@@ -39,9 +42,15 @@ def arguments(settings):
         yield f"{key.replace('__', '.')}={value}"
 
 
+def _end_with_python():
+    """Stops this process if Python is killed (a notebook's kernel that is restarted): no run trains on without a caller."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _call(*words):
     """The answer of a command of gradlag, from JSON; None: it printed nothing. Ctrl-C stops the command and keeps its results."""
-    with subprocess.Popen([program(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as command:
+    with subprocess.Popen([program(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
+                          preexec_fn=_end_with_python) as command:
         try:
             out, messages = command.communicate()
         except BaseException as error:

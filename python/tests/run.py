@@ -199,21 +199,24 @@ class TorchMistakes(InFolder):
 
 
 class Results(InFolder):
-    def test_ctrl_c_stops_the_run_and_keeps_its_results(self):
+    def test_the_end_of_the_caller_stops_the_run_and_keeps_its_results(self):
         settings = {"dataset": "gaussian", "model": "softmax", "dataset.samples": 1000, "mode": "async", "workers": 2, "epochs": 100000}
-        for group in (True, False):  # as a terminal signals, and of Python alone
-            script = f"import gradlag; gradlag.results.STOP_S = {30 if group else 3}; gradlag.run(checkpoint='{{run}}.safetensors', **{settings})"
+        ends = [(os.killpg, signal.SIGINT), (os.kill, signal.SIGINT), (os.kill, signal.SIGKILL)]  # as a terminal signals; Python alone
+        for end, number in ends:
+            script = f"import gradlag; gradlag.results.STOP_S = {30 if end is os.killpg else 3}; gradlag.run(checkpoint='{{run}}.safetensors', **{settings})"
             caller = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL, start_new_session=True,
                                       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # tests in the background ignore it
             self.addCleanup(caller.kill)
             until = time.monotonic() + 60
             while not self.status("running", "JOIN push ON push.run_id = run.id") and time.monotonic() < until:
                 time.sleep(0.1)
-            (os.killpg if group else os.kill)(caller.pid, signal.SIGINT)
+            end(caller.pid, number)
             self.assertNotEqual(caller.wait(timeout=60), 0)
+            while number == signal.SIGKILL and self.status("running") and time.monotonic() < until:
+                time.sleep(0.1)
             self.assertFalse(self.status("running"))
-        self.assertEqual(self.status("stopped"), [1, 2])
-        self.assertTrue(os.path.exists("1.safetensors") and os.path.exists("2.safetensors"))
+        self.assertEqual(self.status("stopped"), [1, 2, 3])
+        self.assertTrue(all(os.path.exists(f"{run}.safetensors") for run in (1, 2, 3)))
 
     def status(self, status, more=""):
         try:
