@@ -1,10 +1,11 @@
-# gradlag — one Makefile, non-recursive. `make help` lists the targets.
-#   BUILD=release|debug|asan|tsan|fuzz   one directory per configuration, build/$(BUILD)
-#   V=1                             show the commands
-#   SETUP=no                        do not install packages
-#   WERROR=yes                      treat warnings as errors, as .ci/run does
-#   CUDA=no  NVCC=  CUDA_ARCHS=     build without CUDA; path of nvcc; GPU architectures
-#   NCCL=no                         build without NCCL
+# gradlag — one Makefile, non-recursive. `make help` lists the targets and these variables.
+#   BUILD=release|debug|asan|tsan|fuzz  one directory per configuration, build/$(BUILD)
+#   V=1                                 show the commands
+#   SETUP=no                            do not install packages (scripts/setup --list prints them)
+#   WERROR=yes                          treat warnings as errors, as .ci/run does
+#   CUDA=no  NVCC=  CUDA_ARCHS=         build without CUDA; path of nvcc; GPU architectures
+#   NCCL=no                             build without NCCL
+#   ONEDNN=DIR                          use DIR/include and DIR/lib instead of the system's oneDNN
 VERSION := 0.1.0-dev
 BUILD  ?= release
 V      ?= 0
@@ -38,7 +39,6 @@ ifeq ($(CFLAGS_BUILD),)
 $(error BUILD=$(BUILD) is not known: release, debug, asan, tsan or fuzz)
 endif
 
-# ONEDNN=DIR replaces the system's oneDNN by DIR/include and DIR/lib.
 ifdef ONEDNN
 ONEDNN_CFLAGS := -I$(ONEDNN)/include
 ONEDNN_LIBS   := -L$(ONEDNN)/lib -Wl,-rpath,$(abspath $(ONEDNN))/lib -ldnnl
@@ -368,7 +368,7 @@ lint: setup
 format: setup
 	$(Q)clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 
-## bundle: pack the program and its libraries into build/gradlag-bundle.tar.xz, for a machine with a GPU and glibc
+## bundle: pack the program and its libraries into build/gradlag-bundle.tar.xz, for machines with the same or a later glibc (needs Open MPI 4)
 GPU_TESTS := $(filter $(DIR)/tests/test_cuda%,$(TESTS))
 .PHONY: bundle
 bundle: all $(GPU_TESTS)
@@ -389,7 +389,7 @@ uninstall:
 clean:
 	$(Q)rm -rf build
 
-## help: print this list
+## help: print this list, and the variables
 .PHONY: help
 help:
-	$(Q)sed -n 's/^## /make /p' Makefile
+	$(Q)sed -n 's/^## /make /p' Makefile; echo; sed -n 's/^#   //p' Makefile

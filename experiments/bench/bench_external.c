@@ -17,8 +17,12 @@
 #include <stdio.h>
 #include <string.h>
 
+extern const struct model_kind model_external;
+static const struct about *const external[] = {&model_external.about};
+static const struct registry only_external = {"model", external, COUNT_OF(external)};
+
 const struct option bench_external_keys[] = {
-    {"model", OPTION_NAME, "external", 0, 0, "external", &model_registry, "the model"},
+    {"model", OPTION_NAME, "external", 0, 0, NULL, &only_external, "the model"},
     {"batch", OPTION_INTEGER, "32", 1, 1 << 20, NULL, NULL, "samples of a batch"},
     {"threads", OPTION_INTEGER, "1", 1, 256, NULL, NULL, "threads of the program"},
     {"seconds", OPTION_REAL, "0.5", 0.001, 60, NULL, NULL, "how long each repeat lasts"},

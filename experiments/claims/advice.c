@@ -259,6 +259,8 @@ static void keep_nearest(struct advice *a, enum advice_axis axis, double wanted)
     if (below == above)
         text_add(&a->unknown, "nearest is %g%s\n", below,
                  axis == ADVICE_GBPS && below == 0 ? " (no limit)" : "");
+    else if (axis == ADVICE_GBPS && above == 0)
+        text_add(&a->unknown, "between %g and no limit\n", below);
     else
         text_add(&a->unknown, "between %g and %g\n", below, above);
 }

@@ -210,9 +210,13 @@ static void put_environment(FILE *to)
     static const struct variable own[] = {
         {"GRADLAG_LOG",
          "error, warning, info or debug: the least severe message on stderr (default info)"},
+        {"GRADLAG_PYTHON", "the Python that gradlag export parquet starts (default python3)"},
+        {"GRADLAG_RUN_TOKEN", "the run's token where key run_token is not set; other users can "
+                              "read a command line, but not the environment"},
         {"NO_COLOR", "if not empty: no colours"},
         {"TMPDIR", "folder for the sockets and temporary files of a run; /tmp if unset, longer "
                    "than 48 bytes, relative, or with a comma"},
+        {"XDG_CACHE_HOME", "folder in which gradlag/ keeps decoded datasets (default ~/.cache)"},
     };
     struct variable v;
     fputs(".SH ENVIRONMENT\n", to);

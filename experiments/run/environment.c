@@ -62,7 +62,7 @@ static const struct variable variables[] = {
     {"DNNL_*", "oneDNN (older names)"},
     {"GLIBC_TUNABLES", "the C library's allocator and vector instructions"},
     {"GRADLAG_BF16_*", "emulation of bf16 products"},
-    {"GRADLAG_CUDA_*", "matrix products without cublasLt epilogues"},
+    {"GRADLAG_CUDA_*", "kernels, graphs and queued steps of the CUDA backend, for measurements"},
     {"GRADLAG_DATASETS", "folder of installed datasets (default /usr/share/datasets)"},
     {"LD_LIBRARY_PATH", "which libraries are loaded"},
     {"LD_PRELOAD", "libraries that are loaded before others"},

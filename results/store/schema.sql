@@ -154,7 +154,7 @@ CREATE TABLE step (
     backward_us    REAL,
     -- Exchange of buckets that were complete before the rank had finished computing; not part of exchange_us.
     hidden_us      REAL,
-    -- Of the gradient: 0, or 1 with double buffering.
+    -- Of the gradient: 0, or with delay=d the smaller of d and the number of updates before.
     staleness      INTEGER,
     -- End of the step.
     at_seconds     REAL,
