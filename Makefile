@@ -94,10 +94,11 @@ NVCC_FLAGS  := -std=c++17 -O3 -lineinfo -I. -DGRADLAG_CUDA $(NVCC_ARCHS) \
 endif
 
 # No contraction and no fast math: numbers must not depend on the vector width.
-CFLAGS  += -std=c17 -D_GNU_SOURCE -I. -I$(DIR) -fno-math-errno -ffp-contract=off -pthread $(WARN) \
+# `override`: values on make's command line are added to, as those of the environment are.
+override CFLAGS  += -std=c17 -D_GNU_SOURCE -I. -I$(DIR) -fno-math-errno -ffp-contract=off -pthread $(WARN) \
            $(CFLAGS_BUILD) $(ONEDNN_CFLAGS) $(LIB_CFLAGS) $(CUDA_CFLAGS)
-LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
-LDLIBS  += $(ONEDNN_LIBS) $(LIB_LIBS) $(MPI_LIBS) $(CUDA_LIBS) -lm
+override LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
+override LDLIBS  += $(ONEDNN_LIBS) $(LIB_LIBS) $(MPI_LIBS) $(CUDA_LIBS) -lm
 
 ROOMS    := base worker ps sync results experiments
 SOURCES  := $(shell find $(ROOMS) -name '*.c')
@@ -153,7 +154,7 @@ build/kernels/cuda_kernels.o: worker/cuda/kernels/cuda_kernels.cu build/kernels/
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
-$(DIR)/worker/cuda/cuda_cublas.o: CFLAGS += -DGRADLAG_CUDA_MAJOR='"$(firstword $(subst ., ,$(CUDA_VERSION)))"' \
+$(DIR)/worker/cuda/cuda_cublas.o: override CFLAGS += -DGRADLAG_CUDA_MAJOR='"$(firstword $(subst ., ,$(CUDA_VERSION)))"' \
                                        -DGRADLAG_CUDA_LIBRARIES='"$(dir $(CUDART))"'
 
 # Build facts for the row of each run. The header is rewritten only if one of them changes.
@@ -163,21 +164,24 @@ $(DIR)/build_info.h: FORCE
 $(DIR)/experiments/run/provenance.o: $(DIR)/build_info.h
 
 ifneq ($(NCCL_HEADER),)
-$(DIR)/sync/communicator/communicator_nccl.o $(DIR)/sync/communicator/communicator_nccl_library.o: CFLAGS += -DGRADLAG_NCCL \
+$(DIR)/sync/communicator/communicator_nccl.o $(DIR)/sync/communicator/communicator_nccl_library.o: override CFLAGS += -DGRADLAG_NCCL \
     -DGRADLAG_NCCL_LIBRARIES='"$(NCCL_DIR)"' $(if $(filter-out /usr/include/ $(CUDA_TOP)/include/,$(dir $(NCCL_HEADER))),-isystem $(dir $(NCCL_HEADER)))
 endif
 
 # Only these folders see the MPI headers.
-$(DIR)/sync/%.o: CFLAGS += $(MPI_CFLAGS)
-$(DIR)/experiments/%.o: CFLAGS += $(MPI_CFLAGS)
-$(DIR)/tests/%.o: CFLAGS += $(MPI_CFLAGS)
+$(DIR)/sync/%.o: override CFLAGS += $(MPI_CFLAGS)
+$(DIR)/experiments/%.o: override CFLAGS += $(MPI_CFLAGS)
+$(DIR)/tests/%.o: override CFLAGS += $(MPI_CFLAGS)
 
-# The program is one file: schema, queries and experiments are compiled in.
-$(DIR)/embedded.c: $(EMBEDDED) scripts/embed
+# The program is one file: schema, queries and experiments are compiled in. The list changes if a file is added, removed or renamed.
+$(DIR)/embedded.list: FORCE
+	@mkdir -p $(@D)
+	@echo '$(EMBEDDED)' | cmp -s - $@ || echo '$(EMBEDDED)' > $@
+$(DIR)/embedded.c: $(EMBEDDED) $(DIR)/embedded.list scripts/embed
 	@mkdir -p $(@D)
 	@echo "  EMBED $@"
 	$(Q)scripts/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
-$(DIR)/embedded.o: $(DIR)/embedded.c
+$(DIR)/embedded.o: $(DIR)/embedded.c $(DIR)/flags
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # A library that mpirun preloads (experiments/run/mpirun.c). It is compiled in, too, always without sanitizers.
@@ -375,8 +379,9 @@ bundle: all $(GPU_TESTS)
 	$(Q)scripts/bundle $(DIR) build/gradlag-bundle.tar.xz $(GPU_TESTS)
 
 ## install: install the program, its man page and its bash completion; PREFIX=/usr/local DESTDIR=
+# Under sudo a program that is there is not built again: root may have another PATH and other flags.
 .PHONY: install
-install: all
+install: $(if $(and $(SUDO_USER),$(wildcard $(PROGRAM))),,all)
 	$(Q)DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install $(PROGRAM)
 
 ## uninstall: remove what install wrote; PREFIX=/usr/local DESTDIR=

@@ -9,6 +9,7 @@
 
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 struct ps_client {
     connection **servers;
@@ -60,9 +61,12 @@ static size_t bytes_of(const ps_client *c, unsigned server)
     return slice_count(&c->slices, server) * sizeof(float);
 }
 
-/* Slices of a small model may start on page boundaries by chance. */
+/* Slices of a small model may start on page boundaries by chance. A system may have larger pages.
+ */
 static bool slices_are_pages(const ps_client *c)
 {
+    if (c->server_count > 1 && (size_t)sysconf(_SC_PAGESIZE) > SLICE_PAGE * sizeof(float))
+        return false;
     for (unsigned i = 1; i < c->server_count; i++)
         if (c->slices.begin[i] % SLICE_PAGE != 0)
             return false;

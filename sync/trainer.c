@@ -464,6 +464,7 @@ static void resume(struct trainer *t, const struct training_state *begin,
     t->updates = t->verified = begin->updates;
     t->samples = begin->samples;
     t->seconds = begin->seconds;
+    schedule_at(&t->schedule, t->seconds);
     t->skipped = begin->skipped;
     t->skipped_last = begin->skipped_last;
     t->sent_before = begin->sent_bytes;

@@ -46,7 +46,7 @@ const char command_check_help[] =
     "Prints versions, processor, memory, every visible GPU, the dataset and the results file,\n"
     "and measures matrix products and copies. The exit code is 0 unless something that you\n"
     "requested (device=cuda, dataset=…, results=…) is missing.\n\n"
-    "  --quick  only inspect, measure nothing\n"
+    "  --quick  only inspect, measure nothing but what --links asks for\n"
     "  --links  also measure an allreduce of 2 ranks, a push and pull between 2 processes, and\n"
     "           messages with and without encryption.\n"
     "           Under mpirun on several hosts: latency and bandwidth of each pair of hosts,\n"
@@ -396,6 +396,8 @@ status command_check(int argc, char **argv)
     c.links = command_flag(&argc, argv, "--links");
     bool listen = command_flag(&argc, argv, "--listen");
     TRY(command_no_flags_left(argc, argv, "check", "--quick, --links, --listen and --json"));
+    if (listen && (c.quick || c.links))
+        FAIL(ERROR_USAGE, "--listen only answers another host: leave --quick and --links out");
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(config_compose(&o, &read));
     TRY(precision_choose(o, PRECISION_MEASURE)); /* before this process opens a GPU */

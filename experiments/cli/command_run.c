@@ -194,6 +194,7 @@ static status resume_from(options **o, struct settings *read, int64_t run_id)
         settings_add(read, "resume", path, "restarts");
         options_close(o);
         TRY(config_compose(o, read));
+        TRY(precision_choose(*o, PRECISION_MEASURE)); /* it is that of the checkpoint */
     }
 done:
     memory_free(path);
@@ -212,6 +213,8 @@ static status launch_with_restarts(options **o, struct settings *read, const cha
             return result;
         log_warning("run %lld: %s", (long long)run_id, error_message());
         TRY(resume_from(o, read, run_id));
+        if (launch_stop_requests() > 0)
+            FAIL(STOPPED, "stopped on request before restart %lld", (long long)restarts + 1);
         log_info("restart %lld of %lld, as a new run", (long long)restarts + 1,
                  (long long)options_integer(*o, "restarts"));
     }

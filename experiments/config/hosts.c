@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,7 +58,8 @@ static bool is_this_host(const char *name)
     const size_t length = strcspn(name, ".");
     const bool is_number = inet_pton(AF_INET, name, &address.sin_addr) == 1;
     if (strcmp(name, "localhost") == 0 || strcmp(name, own) == 0 ||
-        (!is_number && strcspn(own, ".") == length && strncmp(name, own, length) == 0))
+        (!is_number && strcspn(own, ".") == length && strncmp(name, own, length) == 0 &&
+         (name[length] == '\0' || own[length] == '\0')))
         return true;
     return resolve(name, &address) &&
            ((ntohl(address.sin_addr.s_addr) >> 24) == 127 || is_own_address(&address));
@@ -252,12 +254,13 @@ done:
 status hosts_read(struct hosts *out, const char *text)
 {
     status result = OK;
+    struct stat file;
     *out = (struct hosts){0};
     if (text[0] == '\0' || strcmp(text, "localhost") == 0)
         return OK;
     if (strcmp(text, "slurm") == 0)
         TRY(read_slurm(out));
-    else if (strchr(text, '/') != NULL || access(text, F_OK) == 0)
+    else if (strchr(text, '/') != NULL || (stat(text, &file) == 0 && S_ISREG(file.st_mode)))
         TRY(read_file(out, text));
     else
         TRY(read_list(out, text));

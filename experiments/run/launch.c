@@ -418,13 +418,15 @@ static status reject_mpirun(const struct launch *l)
     status result = OK;
     const char *size = getenv("OMPI_COMM_WORLD_SIZE");
     const char *mode = options_text(l->o->settings, "mode");
-    if (size == NULL || (l->async && atoi(size) < 2))
+    const bool calls_mpirun =
+        !l->async && strcmp(options_text(l->o->settings, "engine"), "virtual") != 0;
+    if (size == NULL || (!calls_mpirun && atoi(size) < 2))
         return OK;
     FAIL(ERROR_USAGE,
          "`gradlag run` and `gradlag sweep` start all processes of a run themselves: leave mpirun "
          "out%s%s%s",
-         l->async ? "; it would start this run " : ", or start `gradlag rank mode=",
-         l->async ? size : mode, l->async ? " times" : " …` with it");
+         calls_mpirun ? ", or start `gradlag rank mode=" : "; it would start this run ",
+         calls_mpirun ? mode : size, calls_mpirun ? " …` with it" : " times");
 done:
     return result;
 }
@@ -444,12 +446,12 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
         FAIL(ERROR_USAGE, "engine=replay cannot be set for a run; `gradlag replay RUN key=value…` "
                           "replays a recorded run with other rules");
     }
+    TRY(reject_mpirun(&l));
     if (strcmp(options_text(o->settings, "engine"), "virtual") == 0) {
         TRY(begin_row(&l));
         TRY(launch_virtual(o, l.run_id, &l.progress));
         goto done;
     }
-    TRY(reject_mpirun(&l));
     text_add(&l.all_hosts, "%s", options_text(o->settings, "hosts"));
     TRY(launch_read_hosts(&l, l.all_hosts.at));
     TRY(check_process_count(&l));

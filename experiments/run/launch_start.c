@@ -158,7 +158,7 @@ done:
 static struct mpirun_hosts on_hosts(const struct launch *l, unsigned count, const char *hosts,
                                     const char *folder)
 {
-    static const char *const users[] = {"LD_LIBRARY_PATH", "GRADLAG_LOG"};
+    static const char *const users[] = {"LD_LIBRARY_PATH", "GRADLAG_LOG", "GRADLAG_DATASETS"};
     struct mpirun_hosts m = {
         .count = count,
         .hosts = hosts,

@@ -32,7 +32,7 @@ struct mpirun_hosts {
     const char *folder;    /* for Open MPI's files on this host, if several mpirun start at the
                               same time; NULL: Open MPI's own, which MPI processes need */
     bool survive;          /* the end of one process does not end the others */
-    const char *passed[5]; /* environment variables for processes on other hosts; ends with NULL.
+    const char *passed[6]; /* environment variables for processes on other hosts; ends with NULL.
                               Others they have from their hosts */
 };
 /* Borrows all texts until mpirun_close(). */

@@ -427,6 +427,7 @@ static status prepare(struct execution *m)
     m->begun_s = clock_seconds();
     m->missing = plan_missing(p);
     m->stops_seen = launch_stop_requests();
+    m->stopping = m->stops_seen > 0; /* between two plans of this command */
     recorder_keep_open(true);
     progress_open(&m->progress, "", false, m->o->quiet);
     warn_of_network_file(m);

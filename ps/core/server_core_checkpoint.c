@@ -77,6 +77,7 @@ void server_core_state(server_core *c, struct training_state *out)
     *out = (struct training_state){
         .updates = c->version,
         .samples = c->samples_used,
+        .skipped_last = c->skipped_last,
         .computed = c->samples_computed,
         .parameters = c->slots[c->latest],
         .optimizer_state = optimizer_state(c->optimizer),
@@ -145,6 +146,7 @@ status core_resume(server_core *c, const struct server_core_options *o)
     }
     c->version = c->slot_version[c->latest] = start->updates;
     c->samples_used = start->samples;
+    c->skipped_last = (unsigned)start->skipped_last;
     schedule_at(&c->schedule, start->seconds);
     c->samples_computed = start->computed;
     optimizer_set_updates(c->optimizer, start->updates);

@@ -187,7 +187,7 @@ struct wire_message {
         struct wire_joined joined;
         struct wire_notice notice;
         struct wire_lost lost;
-        struct push_record record; /* all fields except `server` */
+        struct push_record record; /* all but `server` and the parts of compute_us */
         struct wire_note note;
         struct wire_slice slice;
     };

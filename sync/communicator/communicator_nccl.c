@@ -96,6 +96,12 @@ static status check_gpus(communicator *c)
     struct nccl_member *members = NULL;
     unsigned first, second;
     TRY(gather_members(c, &members));
+    for (unsigned i = 0; i < c->size; i++)
+        if (i != c->rank && !members[i].ready && members[c->rank].ready)
+            FAIL(ERROR_USAGE,
+                 "communicator=nccl: rank %u on %s has no NCCL library (see its message); install "
+                 "it on all hosts, or use communicator=auto",
+                 i, members[i].host);
     if (find_shared_gpu(members, c->size, &first, &second)) {
         FAIL(ERROR_USAGE,
              "communicator=nccl: ranks %u and %u are both on GPU %s of %s; NCCL needs one GPU per "
@@ -155,8 +161,8 @@ static status nccl_open(communicator *c, const options *o UNUSED, size_t count U
     struct address address;
     nccl *n = NULL;
     TRY(check_settings(c));
-    TRY(nccl_load());
     TRY(check_gpus(c));
+    TRY(nccl_load());
     TRY(agree_on_address(c, &address));
     watchdog_arm(c->timeout_s * COMMUNICATOR_PATIENCE, "opening NCCL");
     TRY(nccl_join(&n, address.id, c->rank, c->size, c->place->index));

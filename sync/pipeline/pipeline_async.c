@@ -22,7 +22,7 @@ struct push_row { /* one stage's update */
     double loss, rate, gap, norm, at_seconds;
     float pull_us, compute_us, apply_us, queue_us, forward_us, backward_us;
     uint64_t read_version, version; /* of its forward; before its update */
-    uint64_t used;                  /* 0: a value was not finite, here or on another stage */
+    uint64_t reason;                /* enum push_reason: why it was not used */
 };
 
 struct async {
@@ -39,8 +39,9 @@ struct async {
 
 static void record(const struct async *a, uint64_t unit, unsigned rank, const struct push_row *row)
 {
+    const bool used = row->reason == PUSH_USED;
     struct push_record push = {.arrival = unit * a->l->c->size + rank,
-                               .update_version = row->version + (row->used != 0),
+                               .update_version = row->version + used,
                                .worker = rank,
                                .waited_for = NO_WORKER,
                                .batch = unit,
@@ -48,12 +49,12 @@ static void record(const struct async *a, uint64_t unit, unsigned rank, const st
                                .read_version = row->read_version,
                                .staleness = row->version - row->read_version,
                                .scale = 1,
-                               .rate = row->used ? row->rate : NOT_MEASURED,
+                               .rate = used ? row->rate : NOT_MEASURED,
                                .gap = row->gap,
                                .gradient_norm = row->norm,
                                .loss = row->loss,
-                               .outcome = row->used ? PUSH_APPLIED : PUSH_NOT_FINITE,
-                               .reason = row->used ? PUSH_USED : PUSH_RUN_DIVERGED,
+                               .outcome = used ? PUSH_APPLIED : PUSH_NOT_FINITE,
+                               .reason = (enum push_reason)row->reason,
                                .pull_us = row->pull_us,
                                .compute_us = row->compute_us,
                                .queue_us = row->queue_us,
@@ -196,7 +197,8 @@ static status backward(struct async *a, uint64_t unit, uint64_t waited_before, u
     struct pipeline_stage *p = &l->p;
     struct pipeline_slot *s = &p->slots[unit % p->slot_count];
     const uint64_t before = unit * l->update_samples, after = before + l->update_samples;
-    struct optimizer_pass pass = {.finite = true};
+    struct optimizer_pass pass = {
+        .finite = true, .gap = NOT_MEASURED, .gradient_norm = NOT_MEASURED};
     float loss;
 
     TRY(pass_loss_down(a, s, &loss));
@@ -208,6 +210,7 @@ static status backward(struct async *a, uint64_t unit, uint64_t waited_before, u
                            .rate = schedule_rate(&l->schedule, before, after),
                            .read_version = s->version,
                            .version = p->version,
+                           .reason = isfinite(loss) ? PUSH_RUN_DIVERGED : PUSH_BAD_LOSS,
                            .queue_us = (float)(exchanged - computed) * 1e-3f,
                            .pull_us = (float)(p->link.waited_ns - waited_before) * 1e-3f,
                            .compute_us = (float)(p->forward_ns + p->backward_ns) * 1e-3f,
@@ -222,7 +225,7 @@ static status backward(struct async *a, uint64_t unit, uint64_t waited_before, u
             p->version++;
         else
             mark_diverged(a);
-        row.used = pass.finite;
+        row.reason = pass.finite ? PUSH_USED : PUSH_BAD_GRADIENT;
     }
     row.apply_us = (float)(clock_ns() - exchanged) * 1e-3f;
     row.gap = pass.gap;

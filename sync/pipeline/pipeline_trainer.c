@@ -282,7 +282,9 @@ static void count_up(struct pipeline_loop *l, struct training_outcome *out)
 {
     out->updates = l->p.version;
     out->sent_bytes = (double)out->updates * sent_in_update(l) + communicator_sent_bytes(l->c);
-    out->samples_used = out->samples_computed = l->samples;
+    out->samples_computed = l->samples;
+    /* Without flushes units are in flight when a run diverges; they make no update. */
+    out->samples_used = l->p.kind->flushes ? l->samples : out->updates * l->update_samples;
     out->train_seconds = sync_metrics_seconds(&l->report);
 }
 

@@ -112,6 +112,30 @@ static void a_run_resumes_for_the_rest_of_its_time(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE code = 'resumed'"), "2");
 }
 
+/* The rate is 0 in the second half, from the first update after a resume on. */
+static void a_resumed_run_goes_on_with_the_rate_of_its_time(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const ways[][2] = {
+        {"delay=1", "checkpoint=delay{version}.safetensors"},
+        {"local_steps=4", "checkpoint=local{version}.safetensors"}};
+    static const char last[] = "SELECT path FROM checkpoint ORDER BY run_id DESC, version DESC "
+                               "LIMIT 1 OFFSET 1";
+    for (size_t i = 0; i < COUNT_OF(ways); i++) {
+        char more[300];
+        snprintf(more, sizeof more, "checkpoint_every=0.1");
+        for (int resumed = 0; resumed < 2; resumed++) {
+            assert_int_equal(RIG_RUN(r, "run", TIMED, "mode=sync", "workers=2", "optimizer=sgd",
+                                     "schedule=step", "schedule.at=0.5", "schedule.factor=0",
+                                     "warmup_seconds=0", ways[i][0], ways[i][1], more),
+                             OK);
+            snprintf(more, sizeof more, "resume=%s", process_ask(r, last));
+        }
+        assert_true(number(r, "SELECT max(at_seconds) > 0.3 FROM step WHERE " LAST) == 1);
+    }
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "2");
+}
+
 static void lengths_exclude_each_other(void **state)
 {
     struct process_rig *r = *state;
@@ -135,6 +159,7 @@ int main(void)
         TEST(the_rate_goes_by_the_time),
         TEST(virtual_barrier_and_ranks_agree),
         TEST(a_run_resumes_for_the_rest_of_its_time),
+        TEST(a_resumed_run_goes_on_with_the_rate_of_its_time),
         TEST(lengths_exclude_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
