@@ -177,7 +177,8 @@ struct backend_kind {
     struct about about;
     /* ERROR_USAGE: this machine lacks the device or the precision. */
     status (*open)(backend **out, const struct backend_options *o);
-    /* Returns the error that `open` would return, and opens nothing. NULL: `open` is cheap. */
+    /* Returns the error that `open` would return. It may initialise the device's library:
+     * backend_check() calls it in a copy of the process. NULL: `open` is cheap. */
     status (*check)(const struct backend_options *o);
     void (*close)(backend *b);
     /* "Intel Xeon …, oneDNN 2.6.3, 1 thread"; lives as long as the backend. */
@@ -264,7 +265,9 @@ struct backend { /* the first member of every backend's struct */
  * `count`. */
 status backend_open(backend **out, const options *o, unsigned index, unsigned count) MUST_CHECK;
 void backend_close(backend **b);
-/* Checks device and precision for worker 0 without opening the backend. */
+/* Checks device and precision for worker 0. Opens nothing on the device in this process, which
+ * stays free to fork() processes that use the device. ERROR_PEER: the driver did not answer within
+ * 20 × timeout_s. */
 status backend_check(const options *o) MUST_CHECK;
 
 #endif

@@ -276,7 +276,7 @@ done:
     return result;
 }
 
-/* Selects the device of `o`. Creates nothing on it. */
+/* Selects and describes the device of `o`, which creates the CUDA context of this process there. */
 static status choose(const struct backend_options *o, const struct cuda_kind **kind,
                      unsigned *visible, unsigned *index, struct cuda_properties *p)
 {
