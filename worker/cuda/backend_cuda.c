@@ -239,10 +239,9 @@ static void forget(backend *b)
 /* ---- opening ------------------------------------------------------------------------------------
  */
 
-enum {
-    KEPT_SHARE =
-        16 /* share of the free memory for spread images; several workers may share a GPU */
-};
+/* Convolutions keep spread images in one part of KEPT_SHARE of the device's memory, because several
+ * workers may share a GPU. */
+enum { KEPT_SHARE = 16 };
 
 static void close_cuda(backend *b)
 {

@@ -33,8 +33,7 @@ struct cuda_properties {
     unsigned capability; /* 10 × major + minor: 90 */
     unsigned multiprocessors;
     size_t memory_bytes, free_bytes;
-    size_t shared_bytes; /* shared memory of a block by default */
-    char pci[32];        /* "0000:1b:00.0" */
+    char pci[32]; /* "0000:1b:00.0" */
 };
 
 /* ---- matrix products ---------------------------------------------------------------------------
