@@ -167,7 +167,6 @@ enum precision {
 struct backend_options {
     uint32_t threads;
     enum precision precision;
-    bool deterministic;     /* same bits in every run on the same device */
     bool may_spin;          /* a waiting thread may keep a processor busy */
     struct placement place; /* for backends with several devices: placement_device */
 };
@@ -261,8 +260,7 @@ struct backend { /* the first member of every backend's struct */
     const struct backend_kind *kind;
 };
 
-/* Reads keys device, device.index, threads, precision and deterministic, for worker `index` of
- * `count`. */
+/* Reads keys device, device.index, threads and precision, for worker `index` of `count`. */
 status backend_open(backend **out, const options *o, unsigned index, unsigned count) MUST_CHECK;
 void backend_close(backend **b);
 /* Checks device and precision for worker 0. Opens nothing on the device in this process, which

@@ -42,7 +42,6 @@ static status choose(const options *o, unsigned index, unsigned count,
         .precision = strcmp(precision, "bf16") == 0   ? PRECISION_BF16
                      : strcmp(precision, "tf32") == 0 ? PRECISION_TF32
                                                       : PRECISION_FP32,
-        .deterministic = options_flag(o, "deterministic"),
     };
     chosen.place = placement_of(getenv, index, count, o);
     chosen.may_spin = placement_may_spin(&chosen.place, chosen.threads, processor_count());

@@ -320,8 +320,7 @@ static status open_cuda(backend **out, const struct backend_options *o)
     TRY(memory_new(&c, 1, sizeof *c, "the cuda backend"));
     c->base.kind = &backend_cuda;
     TRY(choose(o, &c->kind, &visible, &index, &p));
-    const struct cuda_options wanted = {
-        .index = index, .deterministic = o->deterministic, .may_spin = o->may_spin};
+    const struct cuda_options wanted = {.index = index, .may_spin = o->may_spin};
     TRY(c->kind->open(&c->device, &wanted));
     TRY(cuda_commands_open(c));
     c->place.index = index;

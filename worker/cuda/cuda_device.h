@@ -83,9 +83,8 @@ static inline size_t cuda_mask_bytes(uint32_t rows, uint32_t columns)
  */
 
 struct cuda_options {
-    unsigned index;     /* number among the visible devices */
-    bool deterministic; /* the same bits in every run on this device: key deterministic */
-    bool may_spin;      /* a waiting thread may spin on its processor */
+    unsigned index; /* number among the visible devices */
+    bool may_spin;  /* a waiting thread may spin on its processor */
 };
 
 struct cuda_kind {
