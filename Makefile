@@ -214,7 +214,7 @@ ifeq ($(WITH_CUDA),yes)
 STAND_IN        := $(patsubst %.c,$(DIR)/%.o,$(wildcard tests/worker/cuda/cuda_stand_in*.c))
 CUBLAS_STAND_IN := $(DIR)/tests/stand_in/libcublasLt.so.$(firstword $(subst ., ,$(CUDA_VERSION)))
 STAND_IN_AGAIN  := $(addprefix $(DIR)/tests/test_stand_in_,backend device device_vectors product rates sequence steps worker)
-STAND_IN_TESTS  := $(addprefix $(DIR)/tests/test_,stand_in batch_norm core_allocation overlap replica sync_steady sync_trainer worker)
+STAND_IN_TESTS  := $(addprefix $(DIR)/tests/test_,stand_in batch_norm core_allocation overlap precision replica sync_steady sync_trainer worker)
 ON_STAND_IN     := $(STAND_IN_TESTS) $(STAND_IN_AGAIN) $(DIR)/tests/gradlag-stand-in
 TESTS           += $(STAND_IN_AGAIN)
 $(ON_STAND_IN): LDFLAGS += -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/stand_in'

@@ -167,7 +167,6 @@ enum precision {
 struct backend_options {
     uint32_t threads;
     enum precision precision;
-    bool deterministic;     /* same bits in every run on the same device */
     bool may_spin;          /* a waiting thread may keep a processor busy */
     struct placement place; /* for backends with several devices: placement_device */
 };
@@ -177,7 +176,8 @@ struct backend_kind {
     struct about about;
     /* ERROR_USAGE: this machine lacks the device or the precision. */
     status (*open)(backend **out, const struct backend_options *o);
-    /* Returns the error that `open` would return, and opens nothing. NULL: `open` is cheap. */
+    /* Returns the error that `open` would return. It may initialise the device's library:
+     * backend_check() calls it in a copy of the process. NULL: `open` is cheap. */
     status (*check)(const struct backend_options *o);
     void (*close)(backend *b);
     /* "Intel Xeon …, oneDNN 2.6.3, 1 thread"; lives as long as the backend. */
@@ -260,11 +260,12 @@ struct backend { /* the first member of every backend's struct */
     const struct backend_kind *kind;
 };
 
-/* Reads keys device, device.index, threads, precision and deterministic, for worker `index` of
- * `count`. */
+/* Reads keys device, device.index, threads and precision, for worker `index` of `count`. */
 status backend_open(backend **out, const options *o, unsigned index, unsigned count) MUST_CHECK;
 void backend_close(backend **b);
-/* Checks device and precision for worker 0 without opening the backend. */
+/* Checks device and precision for worker 0. Opens nothing on the device in this process, which
+ * stays free to fork() processes that use the device. ERROR_PEER: the driver did not answer within
+ * 20 × timeout_s. */
 status backend_check(const options *o) MUST_CHECK;
 
 #endif

@@ -1,3 +1,4 @@
+#include "base/forked_call.h"
 #include "base/thread.h"
 #include "worker/backend.h"
 
@@ -41,7 +42,6 @@ static status choose(const options *o, unsigned index, unsigned count,
         .precision = strcmp(precision, "bf16") == 0   ? PRECISION_BF16
                      : strcmp(precision, "tf32") == 0 ? PRECISION_TF32
                                                       : PRECISION_FP32,
-        .deterministic = options_flag(o, "deterministic"),
     };
     chosen.place = placement_of(getenv, index, count, o);
     chosen.may_spin = placement_may_spin(&chosen.place, chosen.threads, processor_count());
@@ -65,14 +65,32 @@ done:
     return result;
 }
 
+struct chosen_backend {
+    const struct backend_kind *kind;
+    struct backend_options options;
+};
+
+static status check_chosen(const void *argument, void *out UNUSED)
+{
+    const struct chosen_backend *c = argument;
+    return c->kind->check(&c->options);
+}
+
 status backend_check(const options *o)
 {
     status result = OK;
-    const struct backend_kind *kind;
-    struct backend_options chosen;
+    struct chosen_backend c;
     backend *b = NULL;
-    TRY(choose(o, 0, 1, &kind, &chosen));
-    TRY(kind->check != NULL ? kind->check(&chosen) : kind->open(&b, &chosen));
+    const struct forked_call check = {
+        .call = check_chosen,
+        .argument = &c,
+        .what = "the check of the device",
+        .work = "initialises its driver",
+        .advice = "check that the device's own tools (nvidia-smi) answer",
+        .timeout_s = options_real(o, "timeout_s"),
+    };
+    TRY(choose(o, 0, 1, &c.kind, &c.options));
+    TRY(c.kind->check != NULL ? forked_call(&check, NULL, 0) : c.kind->open(&b, &c.options));
 done:
     backend_close(&b);
     return result;

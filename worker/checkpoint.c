@@ -25,6 +25,22 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors data are 
 enum { HEADER_LIMIT = 100000000, LENGTH_BYTES = 8 };
 #define METADATA "__metadata__"
 
+bool checkpoint_name_is_reserved(const char *name)
+{
+    static const struct {
+        const char *begin, *after; /* of a number */
+    } numbered[] = {{"correction", ""}, {"waiting", ""}, {"optimizer", "."}};
+    for (size_t i = 0; i < COUNT_OF(numbered); i++) {
+        const size_t length = strlen(numbered[i].begin);
+        const size_t digits =
+            strncmp(name, numbered[i].begin, length) == 0 ? strspn(name + length, "0123456789") : 0;
+        const char *after = numbered[i].after, *rest = name + length + digits;
+        if (digits > 0 && (after[0] != '\0' ? rest[0] == after[0] : rest[0] == '\0'))
+            return true;
+    }
+    return strcmp(name, METADATA) == 0 || strcmp(name, "ranks") == 0;
+}
+
 /* ---- writing ---- */
 
 static size_t tensor_bytes(const struct checkpoint_tensor *t)

@@ -32,5 +32,8 @@ status checkpoint_write(const char *path, const struct checkpoint_tensor *tensor
 status checkpoint_read(const char *path, const struct checkpoint_tensor *tensors,
                        size_t tensor_count, struct checkpoint_note *notes,
                        size_t note_count) MUST_CHECK;
+/* True: no parameter may have this name, because a checkpoint of a run (run_checkpoint.c) uses it
+ * otherwise: __metadata__, ranks, correctionN, waitingN, optimizerN.NAME, with a number N. */
+bool checkpoint_name_is_reserved(const char *name);
 
 #endif

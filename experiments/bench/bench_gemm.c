@@ -146,7 +146,6 @@ status bench_gemm(int argc, char **argv)
     TRY(cuda_kind_get(&kind));
     const struct cuda_options o = {
         .index = (unsigned)options_integer(b.settings, "index"),
-        .deterministic = true,
     };
     TRY(kind->open(&d, &o));
     TRY(measure_all(&b, kind, d));

@@ -126,9 +126,8 @@ static bool pace_without_effect(const options *o, struct ineffective *out)
  * chooses fp32. */
 static bool external_without_effect(const options *o, struct ineffective *out)
 {
-    static const char *const idle[] = {"device",       "precision", "deterministic",
-                                       "dataset.path", "augment",   "label_smoothing",
-                                       "batch_norm"};
+    static const char *const idle[] = {"device",  "precision",       "dataset.path",
+                                       "augment", "label_smoothing", "batch_norm"};
     if (!model_is_external(o))
         return false;
     for (size_t i = 0; i < COUNT_OF(idle); i++) {
@@ -398,6 +397,20 @@ done:
     return result;
 }
 
+/* The key stays for config_hash, by which recorded runs are found. */
+static status check_deterministic(const options *o)
+{
+    status result = OK;
+    if (!options_flag(o, "deterministic")) {
+        FAIL(ERROR_USAGE,
+             "%s: deterministic=false has no effect, because every device computes the same bits "
+             "in every run; leave it out",
+             options_origin(o, "deterministic"));
+    }
+done:
+    return result;
+}
+
 /* A pipeline always stops at a non-finite value. */
 static status check_on_nonfinite(const options *o)
 {
@@ -442,6 +455,7 @@ status config_check(const options *o)
         TRY(compression_check(o));
     }
     TRY(compression_check_momentum(o));
+    TRY(check_deterministic(o));
     TRY(check_workers(o));
     TRY(check_external(o));
     TRY(sampler_check(o, chosen_dataset(o)->tokens));

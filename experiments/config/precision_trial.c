@@ -1,20 +1,14 @@
 #include "experiments/config/precision_trial.h"
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/forked_call.h"
 #include "base/memory.h"
 #include "experiments/config/config.h"
 #include "worker/worker.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { ROUNDS = 99, FEW_ROUNDS = 3, SIDES = 2 };
 static const double GAIN = 1.05;
@@ -174,94 +168,22 @@ done:
 /* ---- the child ----------------------------------------------------------------------------------
  */
 
-/* One write() of at most PIPE_BUF bytes, so the parent reads all or nothing. */
-struct answer {
-    status code;
-    struct precision_trial trial;
-    char message[1024];
-};
-
-static _Noreturn void run_child(const options *o, int to, pid_t parent)
+static status measure_in_child(const void *settings, void *out)
 {
-    struct answer a = {0};
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(ERROR_PEER); /* the parent died before prctl() */
-    a.code = measure(o, &a.trial);
-    if (a.code != OK)
-        snprintf(a.message, sizeof a.message, "%s", error_message());
-    _exit(write(to, &a, sizeof a) == (ssize_t)sizeof a ? OK : ERROR_PEER);
-}
-
-/* Waits until the child has written or ended. */
-static status await(int from, double limit_s, const volatile sig_atomic_t *stop)
-{
-    enum { LOGGED_AFTER_S = 5, CHECK_MS = 500 };
-    status result = OK;
-    const double began = clock_seconds();
-    bool logged = false;
-    struct pollfd source = {.fd = from, .events = POLLIN};
-    while (poll(&source, 1, CHECK_MS) <= 0) {
-        const double waited = clock_seconds() - began;
-        if (stop != NULL && *stop != 0)
-            FAIL(STOPPED, "stopped on request during the trial of precision=auto");
-        if (waited > limit_s) {
-            FAIL(ERROR_PEER,
-                 "the trial of precision=auto has not ended after %.0f s (20 × timeout_s); set "
-                 "precision=fp32 or precision=bf16",
-                 waited);
-        }
-        if (waited > LOGGED_AFTER_S && !logged) {
-            log_info("waiting for the trial of precision=auto, which loads the dataset and "
-                     "measures steps in fp32 and bf16");
-            logged = true;
-        }
-    }
-done:
-    return result;
-}
-
-static status read_answer(int from, struct precision_trial *out)
-{
-    status result = OK;
-    struct answer a;
-    const ssize_t got = read(from, &a, sizeof a);
-    if (got != (ssize_t)sizeof a) {
-        FAIL(ERROR_PEER, "the process of the trial of precision=auto ended without a result; set "
-                         "precision=fp32 or precision=bf16");
-    }
-    if (a.code != OK)
-        FAIL(a.code, "%s", a.message);
-    *out = a.trial;
-done:
-    return result;
+    return measure(settings, out);
 }
 
 status precision_trial_run(const options *o, const volatile sig_atomic_t *stop,
                            struct precision_trial *out)
 {
-    status result = OK;
-    int ends[2] = {-1, -1};
-    pid_t child = -1, self = getpid();
-    fflush(NULL);
-    if (pipe2(ends, O_CLOEXEC) != 0 || (child = fork()) < 0) {
-        FAIL(ERROR_OTHER, "the trial of precision=auto cannot be started: %s; set precision=fp32",
-             strerror(errno));
-    }
-    if (child == 0)
-        run_child(o, ends[1], self);
-    close(ends[1]);
-    ends[1] = -1;
-    TRY(await(ends[0], 20 * options_real(o, "timeout_s"), stop));
-    TRY(read_answer(ends[0], out));
-done:
-    if (child > 0) {
-        kill(child, SIGKILL);
-        while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {
-        }
-    }
-    for (int i = 0; i < 2; i++)
-        if (ends[i] >= 0)
-            close(ends[i]);
-    return result;
+    const struct forked_call trial = {
+        .call = measure_in_child,
+        .argument = o,
+        .what = "the trial of precision=auto",
+        .work = "loads the dataset and measures steps in fp32 and bf16",
+        .advice = "set precision=fp32 or precision=bf16",
+        .timeout_s = options_real(o, "timeout_s"),
+        .stop = stop,
+    };
+    return forked_call(&trial, out, sizeof *out);
 }

@@ -23,8 +23,8 @@ status precision_check_chosen(const options *o, const char *what) MUST_CHECK;
 bool precision_prefers_bf16(const struct precision_trial *t);
 /* Measures steps of worker 0 in fp32 and in bf16, by turns: under a second for small models, and
  * one measured step of each if a step takes seconds. A child process measures, so that this process
- * opens no device and keeps no memory. On a GPU, call it before this process uses CUDA, which does
- * not survive fork(). `stop`: non-zero ends the trial (STOPPED); NULL: nothing
+ * opens no device and keeps no memory (forked_call.h). On a GPU, this process must not have used
+ * CUDA. `stop`: non-zero ends the trial (STOPPED); NULL: nothing
  * sets it. Errors are those of opening the worker in fp32. ERROR_PEER: the child did not answer
  * within 20 × timeout_s. */
 status precision_trial_run(const options *o, const volatile sig_atomic_t *stop,

@@ -1,5 +1,6 @@
 #include "experiments/sweep/core_allocation.h"
 
+#include "base/forked_call.h"
 #include "base/text.h"
 #include "worker/cuda/cuda_device.h"
 
@@ -7,15 +8,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The visible GPUs, named as in CUDA_VISIBLE_DEVICES. Without GPUs or CUDA the list stays empty; a
- * run with device=cuda then reports the error itself. */
-static void find_gpus(struct core_allocation *p)
+static status count_gpus(const void *unused UNUSED, void *out)
 {
+    status result = OK;
     const struct cuda_kind *kind;
+    TRY(cuda_kind_get(&kind));
+    TRY(kind->count(out));
+done:
+    return result;
+}
+
+/* The visible GPUs, named as in CUDA_VISIBLE_DEVICES. Without GPUs or CUDA the list stays empty; a
+ * run with device=cuda then reports the error itself. A child counts: this process forks the trials
+ * of precision=auto, which fail if it has used CUDA. */
+static void find_gpus(struct core_allocation *p, const options *o)
+{
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     unsigned visible = 0;
+    const struct forked_call count = {
+        .call = count_gpus,
+        .what = "the count of the GPUs",
+        .work = "initialises the driver",
+        .advice = "check that nvidia-smi answers",
+        .timeout_s = options_real(o, "timeout_s"),
+    };
     p->gpus_known = true;
-    if (cuda_kind_get(&kind) != OK || kind->count(&visible) != OK)
+    if (forked_call(&count, &visible, sizeof visible) != OK)
         return;
     for (; p->gpu_count < visible && p->gpu_count < CORE_ALLOCATION_GPUS; p->gpu_count++) {
         char *name = p->gpus[p->gpu_count];
@@ -67,7 +85,7 @@ static unsigned gpus_wanted(struct core_allocation *p, const options *o)
     if (strcmp(options_text(o, "device"), "cuda") != 0)
         return 0;
     if (!p->gpus_known)
-        find_gpus(p);
+        find_gpus(p, o);
     return workers < p->gpu_count ? (unsigned)workers : p->gpu_count;
 }
 

@@ -125,8 +125,9 @@ class _Model:
         if self.classes == 0:
             return loss, 0, None
         predictions = output.detach().argmax(dim=1)
-        # Of more targets than samples (tokens of a text) the share counts.
-        correct = int((predictions == targets).sum()) * len(samples) // max(1, targets.numel())
+        # Of more targets than samples (tokens of a text) the share counts, rounded to whole samples.
+        count = max(1, targets.numel())
+        correct = (int((predictions == targets).sum()) * len(samples) + count // 2) // count
         return loss, correct, predictions.reshape(-1).cpu().numpy()
 
     def gradient(self, parameters, samples, rng):

@@ -177,6 +177,21 @@ class OwnModels(InFolder):
 
 
 @needs("torch")
+class TorchAccuracy(InFolder):
+    def test_the_share_of_right_tokens_is_rounded_to_the_nearest_sample(self):
+        pathlib.Path("own.py").write_text("import torch\nimport gradlag.torch\n"
+                                          "def first(x): return torch.nn.functional.one_hot(torch.zeros_like(x), 2).movedim(-1, 1).float()\n"
+                                          "class Net(torch.nn.Module):\n"
+                                          "    def __init__(self):\n        super().__init__()\n        self.w = torch.nn.Parameter(torch.ones(1))\n"
+                                          "    def forward(self, x): return first(x) * (1 + self.w * self.w)\n"
+                                          "pairs = torch.utils.data.TensorDataset(torch.zeros(3, 4, dtype=torch.int64), "
+                                          "torch.tensor([[0, 0, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]]))\n"
+                                          "gradlag.torch.serve(lambda request: Net(), lambda request: {'train': pairs, 'test': pairs}, classes=2)\n")
+        row = gradlag.run(model="external", model__command=command("own.py"), updates=2, batch=3, **VIRTUAL)
+        self.assertAlmostEqual(row["final_accuracy"], 2 / 3)  # 7 of 12 tokens are 1.75 of 3 samples
+
+
+@needs("torch")
 class TorchMistakes(InFolder):
     def check(self, named, data, model="torch.nn.Linear(3, 2)", code=3):
         pathlib.Path("own.py").write_text("import torch\nimport gradlag.torch\n"

@@ -181,6 +181,7 @@ static void settings_that_contradict_each_other_are_refused(void **state)
                    "consistency.backups=2");
     EXPECT_REFUSED("transport=ipc", "transport=ipc", "endpoint=tcp://127.0.0.1:7");
     EXPECT_REFUSED("run_token=xyz", "run_token=xyz");
+    EXPECT_REFUSED("deterministic=false", "deterministic=false");
     EXPECT_REFUSED("epochs=2 (command line), samples=100 (command line)", "epochs=2",
                    "samples=100");
 }

@@ -1,7 +1,10 @@
-/* precision=auto in one process: the rule, the recorded answer, and two processes that disagree. */
+/* precision=auto in one process: the rule, the recorded answer, two processes that disagree, and
+ * trials on a GPU. */
 #include "experiments/config/config.h"
 #include "experiments/config/precision_trial.h"
+#include "experiments/config/prerequisites.h"
 #include "experiments/run/provenance.h"
+#include "experiments/sweep/core_allocation.h"
 #include "experiments/sweep/precision_choice.h"
 #include "tests/rigs/scratch.h"
 
@@ -12,6 +15,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -146,6 +150,45 @@ static void a_request_to_stop_ends_the_trial(void **state)
     close_case(&c);
 }
 
+/* As the second round of a sweep with a search: its first round was checked, and ran on GPUs. */
+static void a_gpu_can_be_tried_after_checks_and_runs(void **state)
+{
+    (void)state;
+#ifndef GRADLAG_CUDA
+    skip();
+#endif
+    struct precision_case c;
+    struct precision_trial t;
+    struct core_allocation all;
+    struct core_share share;
+    open_case(&c, "gpu");
+    open_settings(&c, "device=cuda");
+    assert_int_equal(prerequisites_check(c.o), OK);
+    assert_int_equal(core_allocation_open(&all, 2, true), OK);
+    assert_true(core_allocation_take(&all, c.o, &share));
+    assert_int_equal(share.gpu_count, 1);
+    if (precision_trial_run(c.o, NULL, &t) != OK)
+        fail_msg("%s", error_message());
+    assert_true(t.fp32_s > 0);
+    close_case(&c);
+}
+
+static void a_missing_gpu_is_the_same_error_as_in_a_run(void **state)
+{
+    (void)state;
+#ifndef GRADLAG_CUDA
+    skip();
+#endif
+    struct precision_case c;
+    open_case(&c, "no gpu");
+    open_settings(&c, "device=cuda");
+    setenv("GRADLAG_STAND_IN_DEVICES", "0", 1);
+    assert_int_equal(prerequisites_check(c.o), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "device=cuda"));
+    unsetenv("GRADLAG_STAND_IN_DEVICES");
+    close_case(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +197,8 @@ int main(void)
         cmocka_unit_test(the_first_recorded_answer_counts_for_the_same_computation_only),
         cmocka_unit_test(another_answer_recorded_meanwhile_is_an_error),
         cmocka_unit_test(a_request_to_stop_ends_the_trial),
+        cmocka_unit_test(a_gpu_can_be_tried_after_checks_and_runs),
+        cmocka_unit_test(a_missing_gpu_is_the_same_error_as_in_a_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

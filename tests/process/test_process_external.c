@@ -260,6 +260,8 @@ static const struct fault faults[] = {
     {"echo " ONE,
      "{\"parameters\":[{\"name\":\"w\",\"shape\":[4]},{\"name\":\"w\",\"shape\":[4]}]}", ERROR_DATA,
      "'w'"},
+    {"echo " ONE, "{\"parameters\":[{\"name\":\"optimizer0.w\",\"shape\":[4]}]}", ERROR_DATA,
+     "'optimizer0.w'"},
 };
 
 static void a_program_that_fails_is_named_and_leaves_nothing(void **state)

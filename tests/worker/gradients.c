@@ -23,7 +23,7 @@ const char *fixture_device = "cpu";
 void fixture_open(struct fixture *f, const struct model *model, struct shape images, uint32_t batch,
                   uint64_t seed)
 {
-    const struct backend_options o = {.threads = 1, .deterministic = true, .place.device = -1};
+    const struct backend_options o = {.threads = 1, .place.device = -1};
     fixture_open_on(f, &o, model, images, batch, seed);
 }
 

@@ -66,7 +66,7 @@ struct group_rig {
 static void rig_open(struct group_rig *r, const struct model *m, struct shape images,
                      uint32_t threads)
 {
-    const struct backend_options o = {.threads = threads, .deterministic = true};
+    const struct backend_options o = {.threads = threads};
     const size_t pixels = SHARE * shape_count(images);
     fixture_open_on(&r->whole, &o, m, images, SHARES * SHARE, 5);
     pthread_barrier_init(&r->meeting.all, NULL, SHARES);

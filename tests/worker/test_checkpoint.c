@@ -293,6 +293,21 @@ static void a_writer_killed_while_writing_leaves_no_file(void **state)
     assert_int_equal(mkdir(folder, 0700), 0);
 }
 
+static void names_of_other_tensors_are_reserved(void **state)
+{
+    (void)state;
+    static const char *const reserved[] = {"__metadata__", "ranks",
+                                           "correction0",  "waiting12",
+                                           "optimizer0.w", "optimizer10.conv1.weight"};
+    static const char *const others[] = {"w",          "rank",          "ranks.weight",
+                                         "correction", "correction0.w", "waiting",
+                                         "optimizer0", "optimizer.w",   ""};
+    for (size_t i = 0; i < COUNT_OF(reserved); i++)
+        assert_true(checkpoint_name_is_reserved(reserved[i]));
+    for (size_t i = 0; i < COUNT_OF(others); i++)
+        assert_false(checkpoint_name_is_reserved(others[i]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +319,7 @@ int main(void)
         cmocka_unit_test(random_damage_never_crashes_the_reader),
         cmocka_unit_test(a_failed_write_keeps_the_old_file),
         cmocka_unit_test(a_writer_killed_while_writing_leaves_no_file),
+        cmocka_unit_test(names_of_other_tensors_are_reserved),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

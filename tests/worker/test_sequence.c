@@ -68,7 +68,7 @@ static float *vector_of(size_t count)
 static void run_open(struct sequence_run *r, forward_function *forward, const struct model *m,
                      struct shape input, uint32_t batch)
 {
-    const struct backend_options o = {.threads = 1, .deterministic = true, .place.device = -1};
+    const struct backend_options o = {.threads = 1, .place.device = -1};
     const struct backend_kind *kind =
         (const struct backend_kind *)registry_find(&backend_registry, "cpu");
     tape *discovery;

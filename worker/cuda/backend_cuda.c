@@ -239,10 +239,9 @@ static void forget(backend *b)
 /* ---- opening ------------------------------------------------------------------------------------
  */
 
-enum {
-    KEPT_SHARE =
-        16 /* share of the free memory for spread images; several workers may share a GPU */
-};
+/* Convolutions keep spread images in one part of KEPT_SHARE of the device's memory, because several
+ * workers may share a GPU. */
+enum { KEPT_SHARE = 16 };
 
 static void close_cuda(backend *b)
 {
@@ -276,7 +275,7 @@ done:
     return result;
 }
 
-/* Selects the device of `o`. Creates nothing on it. */
+/* Selects and describes the device of `o`, which creates the CUDA context of this process there. */
 static status choose(const struct backend_options *o, const struct cuda_kind **kind,
                      unsigned *visible, unsigned *index, struct cuda_properties *p)
 {
@@ -321,8 +320,7 @@ static status open_cuda(backend **out, const struct backend_options *o)
     TRY(memory_new(&c, 1, sizeof *c, "the cuda backend"));
     c->base.kind = &backend_cuda;
     TRY(choose(o, &c->kind, &visible, &index, &p));
-    const struct cuda_options wanted = {
-        .index = index, .deterministic = o->deterministic, .may_spin = o->may_spin};
+    const struct cuda_options wanted = {.index = index, .may_spin = o->may_spin};
     TRY(c->kind->open(&c->device, &wanted));
     TRY(cuda_commands_open(c));
     c->place.index = index;

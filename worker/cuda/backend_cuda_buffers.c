@@ -84,8 +84,7 @@ static status queue_transpose(struct cuda *c, const backend_buffer *b, enum cuda
     uint32_t features = (uint32_t)(b->count / b->batch);
     uint32_t rows = from == ROWS ? b->batch : features;
     uint32_t columns = from == ROWS ? features : b->batch;
-    /* The batch is usually the shorter side, and CUDA limits y of a grid. */
-    struct cuda_grid g = {(rows + 31) / 32, (columns + 31) / 32, 1, 256};
+    struct cuda_grid g = {(rows + 31) / 32 * ((columns + 31) / 32), 1, 1, 256};
     return CUDA_LAUNCH(c, transpose, g, .to = to, .from = source, .rows = rows, .columns = columns,
                        .accumulate = accumulate);
 }

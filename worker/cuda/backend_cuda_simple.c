@@ -97,9 +97,10 @@ status cuda_pool_open(struct cuda *c, const struct op_description *d,
 {
     status result = OK;
     struct cuda_pool *p = NULL;
-    if ((size_t)d->kernel_height * d->kernel_width > UINT16_MAX) {
-        FAIL(ERROR_USAGE, "device=cuda: a pool over %u×%u places is too large", d->kernel_height,
-             d->kernel_width);
+    if (d->kind == OP_MAX_POOL && (size_t)d->kernel_height * d->kernel_width > UINT16_MAX) {
+        FAIL(ERROR_USAGE,
+             "device=cuda: a max pool over %u×%u places is too large; at most 65535 are possible",
+             d->kernel_height, d->kernel_width);
     }
     TRY(memory_new(&p, 1, sizeof *p, "a layer"));
     p->op = (backend_op){*d, pool_forward, pool_backward, close_pool};

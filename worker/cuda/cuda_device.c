@@ -104,7 +104,6 @@ static status device_describe(unsigned index, struct cuda_properties *out)
     snprintf(out->name, sizeof out->name, "%s", p.name);
     out->capability = (unsigned)(10 * p.major + p.minor);
     out->multiprocessors = (unsigned)p.multiProcessorCount;
-    out->shared_bytes = p.sharedMemPerBlock;
     describe_libraries(out->libraries, sizeof out->libraries);
     TRY_CUDA(NULL, "describing a GPU",
              cudaDeviceGetPCIBusId(out->pci, (int)sizeof out->pci, (int)index));

@@ -33,8 +33,7 @@ struct cuda_properties {
     unsigned capability; /* 10 × major + minor: 90 */
     unsigned multiprocessors;
     size_t memory_bytes, free_bytes;
-    size_t shared_bytes; /* shared memory of a block by default */
-    char pci[32];        /* "0000:1b:00.0" */
+    char pci[32]; /* "0000:1b:00.0" */
 };
 
 /* ---- matrix products ---------------------------------------------------------------------------
@@ -84,9 +83,8 @@ static inline size_t cuda_mask_bytes(uint32_t rows, uint32_t columns)
  */
 
 struct cuda_options {
-    unsigned index;     /* number among the visible devices */
-    bool deterministic; /* the same bits in every run on this device: key deterministic */
-    bool may_spin;      /* a waiting thread may spin on its processor */
+    unsigned index; /* number among the visible devices */
+    bool may_spin;  /* a waiting thread may spin on its processor */
 };
 
 struct cuda_kind {

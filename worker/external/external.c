@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/shared_memory.h"
+#include "worker/checkpoint.h"
 #include "worker/external/external_process.h"
 
 #include <errno.h>
@@ -89,6 +90,12 @@ static status take_parameter(external *e, const json_t *from, parameter_table *t
                                      "each of its 'parameters' must have a 'name' and a 'shape' of "
                                      "one to four sizes of at least 1, but '%s' has not",
                                      name != NULL ? name : "one");
+    }
+    if (checkpoint_name_is_reserved(name)) {
+        return external_process_fail(e->process,
+                                     "checkpoints use the name of its parameter '%s' for other "
+                                     "data; rename the parameter",
+                                     name);
     }
     if (hidden != NULL && !json_is_boolean(hidden)) {
         return external_process_fail(e->process,

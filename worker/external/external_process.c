@@ -54,7 +54,8 @@ static void end_group(int signal_number)
 static void lead_program(const char *command)
 {
     const pid_t shell = fork();
-    int how;
+    pid_t ended = -1;
+    int how = 0;
     if (shell == 0) {
         prctl(PR_SET_PDEATHSIG, 0);
         signal(SIGTERM, SIG_DFL);
@@ -62,8 +63,10 @@ static void lead_program(const char *command)
         _exit(126);
     }
     close(SOCKET_FD); /* gradlag sees the end of the socket when the program ends */
-    while (waitpid(shell, &how, 0) < 0 && errno == EINTR)
+    while (shell > 0 && (ended = waitpid(shell, &how, 0)) < 0 && errno == EINTR)
         continue;
+    if (ended < 0)
+        _exit(126);
     _exit(WIFSIGNALED(how) ? 128 + WTERMSIG(how) : WEXITSTATUS(how));
 }
 

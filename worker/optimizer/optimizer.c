@@ -458,11 +458,6 @@ void optimizer_set_epoch(optimizer *p, double epoch)
     p->epoch = epoch;
 }
 
-uint64_t optimizer_updates(const optimizer *p)
-{
-    return p->updates;
-}
-
 void optimizer_set_updates(optimizer *p, uint64_t updates)
 {
     p->updates = updates;

@@ -171,8 +171,7 @@ status optimizer_set_layers(optimizer *p, const struct optimizer_layers *layers)
 /* Sets the position of the next update in epochs, for kinds that change during training
  * (rmsprop-warmup). Initially 0. */
 void optimizer_set_epoch(optimizer *p, double epoch);
-/* Number of updates so far. A resumed run needs it together with the state. */
-uint64_t optimizer_updates(const optimizer *p);
+/* Sets the number of updates so far. A resumed run sets it together with the state. */
 void optimizer_set_updates(optimizer *p, uint64_t updates);
 /* Shares large updates with these helper threads (borrowed); NULL: none. The result does not depend
  * on them. */

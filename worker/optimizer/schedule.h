@@ -31,7 +31,7 @@ enum { SCHEDULE_PARAMETERS = 16 };
 /* One shape: an entry of schedule_registry. */
 struct schedule_kind {
     struct about about;
-    /* Fills the parameters from the dotted keys; NULL: no keys. */
+    /* The factor on the rate at `progress`, from 0 (the begin of training) to 1 (its end). */
     double (*shape)(const double *parameters, double progress);
     /* Fills the parameters from its dotted keys; NULL: it has none. */
     status (*read)(const options *o, double parameters[SCHEDULE_PARAMETERS]);

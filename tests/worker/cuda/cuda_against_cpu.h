@@ -9,7 +9,7 @@
 
 enum { CUDA_TEST_CLASSES = 10 };
 
-/* One thread, fp32, deterministic, any device. */
+/* One thread, fp32, any device. */
 extern const struct backend_options cuda_fp32;
 /* cuda_fp32 with another precision. */
 struct backend_options cuda_in_precision(enum precision p);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ONE_DEVICE                                                                                 \
     {                                                                                              \
@@ -16,6 +17,7 @@ struct stand_in stand_in = ONE_DEVICE;
 cudaError_t stand_in_fault;
 _Thread_local unsigned stand_in_device;
 size_t stand_in_descriptions;
+static pid_t first_process; /* made the first call; 0: there was none */
 
 static const char *const rules[STAND_IN_RULES] = {
 #define RULE(name, text) text,
@@ -51,6 +53,13 @@ void stand_in_unlock(const int *unused)
     pthread_mutex_unlock(&mutex);
 }
 
+cudaError_t stand_in_enter(void)
+{
+    if (first_process == 0)
+        first_process = getpid();
+    return first_process != getpid() ? cudaErrorInitializationError : stand_in_fault;
+}
+
 void *stand_in_new(size_t bytes)
 {
     void *at = calloc(1, bytes);
@@ -66,6 +75,7 @@ void stand_in_reset(void)
     stand_in_memory_reset();
     stand_in_kernels_reset();
     stand_in_device = 0;
+    first_process = 0;
     stand_in_descriptions = 0; /* the stand-in has no list of them */
     stand_in = (struct stand_in)ONE_DEVICE;
 }

@@ -12,6 +12,9 @@
  * After each kernel and product the fences of 256 bytes around every piece of device memory are
  * checked.
  *
+ * After the first call, each call in a copy of the process (fork()) fails with
+ * cudaErrorInitializationError ("CUDA C++ Programming Guide", "Initialization").
+ *
  * Code that breaks a rule of CUDA's documentation (stand_in_rules.def) or writes over a fence ends
  * the program with a line on stderr, where CUDA would return an error or do something undefined.
  *

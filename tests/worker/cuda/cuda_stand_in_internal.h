@@ -18,11 +18,15 @@ void stand_in_unlock(const int *unused);
     __attribute__((cleanup(stand_in_unlock))) const int locked_ = (stand_in_lock(), 0);            \
     (void)locked_
 
+/* At the begin of each call: the permanent fault, or the error in a copy of the process (fork())
+ * that made the first call. */
+cudaError_t stand_in_enter(void);
 #define ENTER()                                                                                    \
     LOCK();                                                                                        \
     do {                                                                                           \
-        if (stand_in_fault != cudaSuccess)                                                         \
-            return stand_in_fault;                                                                 \
+        const cudaError_t entered_ = stand_in_enter();                                             \
+        if (entered_ != cudaSuccess)                                                               \
+            return entered_;                                                                       \
     } while (0)
 
 enum stand_in_rule {

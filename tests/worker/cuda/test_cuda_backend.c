@@ -196,6 +196,21 @@ static void unusual_shapes_equal_those_of_the_cpu(void **state)
     with_both_ways_of_convolutions(compare_unusual_shapes);
 }
 
+/* Pools of images, which are transposed, and an average over more places than uint16_t counts. */
+static tensor *with_large_windows(tape *t, tensor *x, const struct model *m)
+{
+    tensor *most = linear(t, max_pool(t, x, 128, 128), "fc1", m->classes);
+    return add(t, most, linear(t, avg_pool(t, x, 300, 300), "fc2", m->classes));
+}
+
+static void large_images_and_windows_equal_those_of_the_cpu(void **state)
+{
+    (void)state;
+    struct model_kind kind;
+    struct model m = cuda_of_graph(&kind, with_large_windows);
+    cuda_equals_cpu("large images", &m, (struct shape){2, 1024, 1024}, 1, 1e-5);
+}
+
 /* The loss of the CPU backend accepts ROWS only, so finite differences are the reference. 299
  * samples are more than one block of the loss. */
 static void logits_may_be_in_any_layout(void **state)
@@ -463,6 +478,7 @@ int main(void)
         cmocka_unit_test(every_model_equals_that_of_the_cpu),
         cmocka_unit_test(every_operation_and_model_is_near_in_tf32_and_bf16),
         cmocka_unit_test(unusual_shapes_equal_those_of_the_cpu),
+        cmocka_unit_test(large_images_and_windows_equal_those_of_the_cpu),
         cmocka_unit_test(logits_may_be_in_any_layout),
         cmocka_unit_test(steps_give_equal_bits_are_replayed_and_allocate_nothing),
 #if !defined(GRADLAG_SANITIZE)

@@ -81,8 +81,8 @@ static void a_captured_step_replays(void **state)
     /* step ← up; sum += step; on the other stream: down ← sum, while step is cleared */
     assert_ok(k->capture_begin(r->device));
     assert_ok(k->copy_up(r->device, CUDA_COMPUTE, step, up, bytes));
-    struct add_into_call add = {sum, step, COUNT};
-    assert_ok(k->launch(r->device, CUDA_COMPUTE, CUDA_add_into, cuda_grid_over(COUNT, 128), &add));
+    struct pass_on_call add = {sum, step, COUNT, true};
+    assert_ok(k->launch(r->device, CUDA_COMPUTE, CUDA_pass_on, cuda_grid_over(COUNT, 128), &add));
     add.to = NULL;
     assert_ok(k->wait(r->device, CUDA_COPY, CUDA_COMPUTE));
     assert_ok(k->copy_down(r->device, CUDA_COPY, down, sum, bytes));
@@ -161,12 +161,12 @@ static void pinned_memory_is_copied(void **state)
 static void invalid_grids_are_errors(void **state)
 {
     struct cuda_rig *r = *state;
-    const struct add_into_call call = {0};
+    const struct pass_on_call call = {0};
     const struct cuda_grid wrong[] = {
         {0, 1, 1, 32}, {1, 65536, 1, 32}, {1, 1, 65536, 32}, {1, 1, 1, 1025}, {1, 1, 1, 0}};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        assert_error(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_add_into, wrong[i], &call),
-                     ERROR_OTHER, "add_into");
+        assert_error(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_pass_on, wrong[i], &call),
+                     ERROR_OTHER, "pass_on");
     }
 }
 

@@ -255,8 +255,7 @@ static void reopened_vectors_are_zero(void **state)
 static void open_fixture(struct fixture *f, const struct model *m, struct shape images,
                          enum precision precision, struct device_vectors *there)
 {
-    const struct backend_options o = {
-        .threads = 1, .deterministic = true, .precision = precision, .place.device = -1};
+    const struct backend_options o = {.threads = 1, .precision = precision, .place.device = -1};
     fixture_device = "cuda";
     fixture_open_on(f, &o, m, images, 5, 3);
     assert_ok(f->backend->kind->device_vectors_open(f->backend, f->count, 4, 0, there));

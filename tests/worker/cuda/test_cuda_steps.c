@@ -229,7 +229,8 @@ struct twin {
 static status add_twin(void *context, float *data, size_t count, void *stream)
 {
     struct twin *t = context;
-    const struct add_into_call call = {.to = data, .from = data, .count = count};
+    const struct pass_on_call call = {
+        .to = data, .from = data, .count = (uint32_t)count, .accumulate = true};
     assert_ptr_equal(stream, t->c->kind->native_stream(t->c->device, CUDA_COPY));
     if (data + count == (const float *)t->c->resident.gradient.at + t->c->count + DEVICE_NOTES)
         t->lowest = data + count;
@@ -237,7 +238,7 @@ static status add_twin(void *context, float *data, size_t count, void *stream)
     t->lowest = data;
     t->sums++;
     t->floats += count;
-    return t->c->kind->launch(t->c->device, CUDA_COPY, CUDA_add_into, cuda_grid_over(count, 256),
+    return t->c->kind->launch(t->c->device, CUDA_COPY, CUDA_pass_on, cuda_grid_over(count, 256),
                               &call);
 }
 

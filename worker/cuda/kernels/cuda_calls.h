@@ -21,13 +21,6 @@
  * last thread computes the rest. */
 enum { CUDA_ACTIVATION_NONE, CUDA_ACTIVATION_RELU, CUDA_ACTIVATION_TANH, CUDA_ACTIVATION_GELU };
 
-/* to[i] += from[i]; one element per thread */
-struct add_into_call {
-    float *to;
-    const float *from;
-    size_t count;
-};
-
 /* to[i] = from[i], or to[i] += from[i]; one element per thread, any alignment */
 struct pass_on_call {
     float *to;
@@ -90,8 +83,8 @@ struct row_sums_call {
     uint32_t columns, accumulate;
 };
 
-/* to[columns][rows] (+)= from[rows][columns]. Blocks of 256 threads: x per 32 rows, y per 32
- * columns. */
+/* to[columns][rows] (+)= from[rows][columns]. Blocks of 256 threads: x per tile of
+ * 32 × 32, down the rows first, because either side may exceed the limits of y. */
 struct transpose_call {
     float *to;
     const float *from;

@@ -4,13 +4,6 @@
 
 #include "worker/cuda/kernels/cuda_kernels_common.h"
 
-CUDA_KERNEL(add_into)
-{
-    size_t i = (size_t)BLOCK_X * THREADS + THREAD;
-    if (i < c.count)
-        c.to[i] += c.from[i];
-}
-
 CUDA_KERNEL(pass_on)
 {
     size_t i = (size_t)BLOCK_X * THREADS + THREAD;
@@ -138,7 +131,8 @@ CUDA_KERNEL(row_sums)
 CUDA_KERNEL(transpose)
 {
     SHARED(float, tile, 32 * 33);
-    uint32_t x = THREAD % 32, y = THREAD / 32, row0 = BLOCK_X * 32, column0 = BLOCK_Y * 32;
+    uint32_t x = THREAD % 32, y = THREAD / 32, down = (c.rows + 31) / 32;
+    uint32_t row0 = BLOCK_X % down * 32, column0 = BLOCK_X / down * 32;
     for (uint32_t k = y; k < 32; k += 8)
         if (row0 + k < c.rows && column0 + x < c.columns)
             tile[k * 33 + x] = c.from[(size_t)(row0 + k) * c.columns + column0 + x];
