@@ -311,6 +311,24 @@ static void the_time_to_an_accuracy_is_that_of_its_first_evaluation(void **state
                         "50");
 }
 
+/* Of undamped one of three runs reaches it, at once: the mean of this run is the least of all. */
+static void arms_with_runs_that_do_not_reach_an_accuracy_come_last(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"accuracy=0.6"};
+    rig_change("UPDATE evaluation SET test_accuracy = 0.7 WHERE run_id = 2");
+    rig_change("UPDATE evaluation SET seconds = seconds + 1 "
+               "WHERE run_id = (SELECT id FROM run WHERE arm = 'sync')");
+    assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings, 1), OK);
+    const char *const order[] = {",damped,async,", ",sync,sync,", ",undamped,async,"};
+    const char *at = answer;
+    for (size_t i = 0; i < COUNT_OF(order); i++) {
+        at = strstr(at, order[i]);
+        assert_non_null(at);
+    }
+    assert_contains(at, ",3,1,0,"); /* runs, of which reached, seconds */
+}
+
 static void the_staleness_histogram_adds_up(void **state)
 {
     (void)state;
@@ -517,6 +535,7 @@ int main(void)
         RIG_TEST(a_row_shows_the_settings_in_which_it_differs),
         SAMPLE_TEST(damped_runs_are_compared_with_undamped_runs),
         SAMPLE_TEST(the_time_to_an_accuracy_is_that_of_its_first_evaluation),
+        SAMPLE_TEST(arms_with_runs_that_do_not_reach_an_accuracy_come_last),
         SAMPLE_TEST(the_staleness_histogram_adds_up),
         SAMPLE_TEST(a_learning_curve_has_a_row_per_evaluation),
         SAMPLE_TEST(throughput_is_listed_with_accuracy_fastest_first),
