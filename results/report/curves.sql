@@ -9,7 +9,7 @@ begun_elsewhere AS (
     SELECT part.run_id FROM part JOIN run ON run.id = part.source
     WHERE run.host ->> '$.resumed' IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM run AS earlier WHERE earlier.uuid = run.host ->> '$.resumed.run'))
-SELECT part.run_id, samples, seconds, 100 * test_accuracy AS accuracy, test_loss AS loss
+SELECT part.run_id, samples, seconds, 100 * test_accuracy AS accuracy, test_loss AS loss, validation_loss
 FROM part JOIN evaluation ON evaluation.run_id = part.source AND updates <= last
 WHERE part.run_id NOT IN begun_elsewhere
 GROUP BY part.run_id, updates

@@ -140,6 +140,14 @@ SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, corr
        min(1.0, mean_accuracy + half) AS interval_high
 FROM spread;
 
+-- The last evaluation of every run. Table run has its test results and its validation accuracy, but not its validation
+-- loss, which is the result of a run without test split.
+CREATE VIEW last_evaluation AS
+SELECT e.run_id, e.updates, samples, seconds, train_loss, validation_loss,
+       e.validation_accuracy, test_loss, test_accuracy
+FROM run CROSS JOIN evaluation AS e ON e.run_id = run.id
+ AND e.updates = (SELECT max(updates) FROM evaluation WHERE run_id = run.id);
+
 -- Evaluations that are better than all earlier ones of the run. The time to reach accuracy a is min(seconds) over the
 -- rows with accuracy >= a.
 CREATE VIEW time_to_accuracy AS

@@ -431,6 +431,7 @@ static void queries_on_one_run_scan_no_other_run(void **state)
         "SELECT * FROM staleness_histogram WHERE run_id = 1",
         "SELECT * FROM where_time_goes WHERE run_id = 1",
         "SELECT * FROM time_to_accuracy WHERE run_id = 1",
+        "SELECT * FROM last_evaluation WHERE run_id = 1",
     };
     for (size_t i = 0; i < COUNT_OF(queries); i++) {
         char sql[128];
@@ -511,8 +512,9 @@ static void every_view_works_in_the_plain_shell(void **state)
 {
     (void)state;
     need_shell();
-    static const char *const views[] = {"run_summary", "staleness_histogram", "accuracy_by_workers",
-                                        "time_to_accuracy", "where_time_goes"};
+    static const char *const views[] = {"run_summary",         "staleness_histogram",
+                                        "accuracy_by_workers", "last_evaluation",
+                                        "time_to_accuracy",    "where_time_goes"};
     for (size_t i = 0; i < COUNT_OF(views); i++) {
         char command[256];
         snprintf(command, sizeof command,

@@ -10,8 +10,7 @@
 -- No rows: no cluster has finished runs of both sides with the same seeds
 WITH measured_run AS (
     SELECT id, coalesce(experiment, '') AS experiment, model, dataset, workers, seed, arm, status, final_accuracy AS accuracy, validation_accuracy,
-           final_loss AS loss, (SELECT e.validation_loss FROM evaluation AS e WHERE e.run_id = run.id
-                                ORDER BY updates DESC LIMIT 1) AS validation_loss,
+           final_loss AS loss, (SELECT validation_loss FROM last_evaluation WHERE run_id = run.id) AS validation_loss,
            CASE WHEN mode = 'sync' OR consistency IN ('bsp', 'backup') THEN 'synchronous' ELSE 'asynchronous' END AS side,
            json_remove(coalesce(settings, config), '$.seed', '$."pace.run"') AS settings, config, host,
            (SELECT json_group_object(key, value) FROM (
