@@ -154,19 +154,35 @@ FROM spread;
 CREATE VIEW last_evaluation AS
 SELECT e.run_id, e.updates, samples, seconds, train_loss, validation_loss,
        e.validation_accuracy, test_loss, test_accuracy
-FROM run CROSS JOIN evaluation AS e ON e.run_id = run.id
- AND e.updates = (SELECT max(updates) FROM evaluation WHERE run_id = run.id);
+FROM run CROSS JOIN evaluation AS e
+WHERE e.run_id = run.id
+  AND e.updates = (SELECT max(updates) FROM evaluation WHERE run_id = run.id);
+
+-- The parts of the training of every run: the run itself, and the runs that it resumed from, as far as the file has them. The
+-- evaluations of a part count up to last_update; later ones were rolled back. The recursion is a correlated subquery, so that
+-- the parts of one run need no scan of table run. UNION ends a circle of runs, which a file from elsewhere may have.
+CREATE VIEW run_part AS
+SELECT run.id AS run_id, part.value ->> '$[0]' AS part_id, part.value ->> '$[1]' AS last_update
+FROM run CROSS JOIN json_each((
+    WITH RECURSIVE chain (id, last) AS (
+        SELECT run.id, 9223372036854775807
+        UNION
+        SELECT earlier.id, min(chain.last, later.host ->> '$.resumed.version')
+        FROM chain JOIN run AS later ON later.id = chain.id
+        JOIN run AS earlier ON earlier.uuid = later.host ->> '$.resumed.run')
+    SELECT json_group_array(json_array(id, last)) FROM chain)) AS part;
 
 -- Evaluations that are better than all earlier ones of the run. The time to reach accuracy a is min(seconds) over the
--- rows with accuracy >= a.
+-- rows with accuracy >= a. A resumed run has those before its checkpoint, too.
 CREATE VIEW time_to_accuracy AS
 SELECT run_id, test_accuracy AS accuracy, seconds, updates, samples
 FROM (
-    SELECT *, max(test_accuracy) OVER (
-        PARTITION BY run_id ORDER BY updates
+    SELECT part.run_id, test_accuracy, seconds, updates, samples, max(test_accuracy) OVER (
+        PARTITION BY part.run_id ORDER BY updates
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS best_before
-    FROM evaluation
-    WHERE test_accuracy IS NOT NULL)
+    FROM run_part AS part CROSS JOIN evaluation AS e
+    WHERE e.run_id = part.part_id AND updates <= part.last_update
+      AND test_accuracy IS NOT NULL)
 WHERE best_before IS NULL OR test_accuracy > best_before;
 
 -- Means per step of each worker, in microseconds. Asynchronous: step = pull + compute; pull includes all waiting, and

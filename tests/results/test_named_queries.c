@@ -384,6 +384,7 @@ static void queries_on_one_run_scan_no_other_run(void **state)
         "SELECT * FROM where_time_goes WHERE run_id = 1",
         "SELECT * FROM time_to_accuracy WHERE run_id = 1",
         "SELECT * FROM last_evaluation WHERE run_id = 1",
+        "SELECT * FROM run_part WHERE run_id = 1",
     };
     for (size_t i = 0; i < COUNT_OF(queries); i++) {
         char sql[128];
@@ -392,6 +393,7 @@ static void queries_on_one_run_scan_no_other_run(void **state)
         assert_null(strstr(answer, "SCAN push"));
         assert_null(strstr(answer, "SCAN step"));
         assert_null(strstr(answer, "SCAN evaluation"));
+        assert_null(strstr(answer, "SCAN run"));
     }
 }
 /* ---- the documentation and the sqlite3 shell ---------------------------------------------------
@@ -464,9 +466,9 @@ static void every_view_works_in_the_plain_shell(void **state)
 {
     (void)state;
     need_shell();
-    static const char *const views[] = {"run_summary",         "staleness_histogram",
-                                        "accuracy_by_workers", "last_evaluation",
-                                        "time_to_accuracy",    "where_time_goes"};
+    static const char *const views[] = {
+        "run_summary", "staleness_histogram", "accuracy_by_workers", "last_evaluation",
+        "run_part",    "time_to_accuracy",    "where_time_goes"};
     for (size_t i = 0; i < COUNT_OF(views); i++) {
         char command[256];
         snprintf(command, sizeof command,
