@@ -196,6 +196,23 @@ static bool is_level_measured(const struct experiment *e, const bool *measured, 
     return false;
 }
 
+/* Data with classes have a cross-entropy, in nats, and an accuracy. */
+static const char *unit_of_margin(const struct cells *c)
+{
+    bool classes = false;
+    for (size_t i = 0; i < c->count; i++)
+        classes = classes || isfinite(c->at[i].accuracy) || isfinite(c->at[i].validation);
+    switch (c->metric) {
+    case METRIC_ACCURACY:
+        return "points of test accuracy";
+    case METRIC_VALIDATION_LOSS:
+        return classes ? "nats of validation loss" : "units of validation loss";
+    case METRIC_LOSS:
+        break;
+    }
+    return classes ? "nats of test loss" : "units of test loss";
+}
+
 /* The combinations of those levels that have a measured cell: the quick part has few. */
 static status describe_map(struct report_claim_set *j, const struct experiment *e,
                            struct report_map *out)
@@ -229,6 +246,8 @@ static status describe_map(struct report_claim_set *j, const struct experiment *
     for (size_t i = 0; i < e->side_count; i++)
         out->sides[i] = e->sides[i].name;
     out->side_count = e->side_count;
+    out->by_loss = c->metric != METRIC_ACCURACY;
+    out->unit = unit_of_margin(c);
     out->column_axis = e->axes[e->axis_count - 1].name;
     out->cells = j->map;
 done:

@@ -49,12 +49,17 @@ struct run_query {
     const char *sql;
 };
 
+/* The evaluations of a run, and if it resumed, those before its checkpoint. */
+#define EVALUATIONS_OF_RUN                                                                         \
+    "FROM run_part AS part CROSS JOIN evaluation AS e ON e.run_id = part_id "                      \
+    "AND updates <= last_update WHERE part.run_id = :run "
+
 /* They read views that merged summaries (`gradlag merge --summaries`) have, too. */
 static const struct run_query run_queries[] = {
     {"seconds_to", true, false, INFINITY,
-     "SELECT min(seconds) FROM evaluation WHERE run_id = :run AND 100 * test_accuracy >= :at"},
+     "SELECT min(seconds) " EVALUATIONS_OF_RUN "AND 100 * test_accuracy >= :at"},
     {"seconds_to_loss", true, false, INFINITY,
-     "SELECT min(seconds) FROM evaluation WHERE run_id = :run AND test_loss <= :at"},
+     "SELECT min(seconds) " EVALUATIONS_OF_RUN "AND test_loss <= :at"},
     {"staleness_above", true, false, NAN,
      "SELECT total(pushes) FILTER (WHERE staleness > :at) / sum(pushes) FROM staleness_histogram "
      "WHERE run_id = :run"},

@@ -27,8 +27,7 @@ status run_summary_read(const char *results, int64_t run_id, const options *o,
         "SELECT final_accuracy, best_accuracy, validation_accuracy, final_loss, "
         "samples_per_second, updates, train_seconds, mean_staleness, max_staleness, "
         "sqrt(max(0, square - mean * mean)) / nullif(mean, 0), collapsed, mean, gradients, "
-        "engine = 'virtual', (SELECT validation_loss FROM evaluation "
-        "WHERE run_id = %lld ORDER BY updates DESC LIMIT 1) "
+        "engine = 'virtual', (SELECT validation_loss FROM last_evaluation WHERE run_id = %lld) "
         "FROM run, counted WHERE id = %lld";
     char sql[sizeof form + 72];
     double v[15] = {0};

@@ -188,21 +188,22 @@ static void print_difference(const char *name, const struct sample *s, FILE *out
         fprintf(out, ", %s %+.4f", name, sample_mean(s));
 }
 
-/* Differences between all finished runs with the settings of `other` and those with the settings
- * of `first`, on the same seeds. Runs of one seed share initial weights and data order. */
+/* Differences between all finished runs with the settings, experiment and arm of `other` and those
+ * with those of `first`, on the same seeds. Runs of one seed share initial weights and data order.
+ * A trial of tuning may have equal settings. It does not count, because the settings were chosen by
+ * its result. */
 static status show_pairs(const struct comparison *c, int64_t first, int64_t other)
 {
     status result = OK;
     static const char sql[] =
-        "WITH finished AS (SELECT w.settings, w.seed, avg(run.final_accuracy) AS accuracy,"
-        "  avg(run.final_loss) AS loss"
-        "  FROM run_with_settings AS w JOIN run ON run.id = w.id WHERE w.status = 'finished'"
-        "  AND w.settings IN (SELECT settings FROM run_with_settings WHERE id IN (?1, ?2))"
-        "  GROUP BY w.settings, w.seed) "
+        "WITH finished AS (SELECT named.id AS side, w.settings, w.seed,"
+        "  avg(run.final_accuracy) AS accuracy, avg(run.final_loss) AS loss"
+        "  FROM run_with_settings AS named JOIN run_with_settings AS w"
+        "  ON w.settings = named.settings AND w.experiment IS named.experiment"
+        "  AND w.arm IS named.arm JOIN run ON run.id = w.id"
+        "  WHERE named.id IN (?1, ?2) AND w.status = 'finished' GROUP BY named.id, w.seed) "
         "SELECT b.accuracy - a.accuracy, b.loss - a.loss FROM finished AS a JOIN finished AS b"
-        " ON a.seed = b.seed AND a.settings <> b.settings "
-        "WHERE a.settings = (SELECT settings FROM run_with_settings WHERE id = ?1)"
-        " AND b.settings = (SELECT settings FROM run_with_settings WHERE id = ?2)";
+        " ON a.seed = b.seed AND a.settings <> b.settings WHERE a.side = ?1 AND b.side = ?2";
     sqlite3_stmt *s = NULL;
     struct sample accuracy = {0}, loss = {0};
     unsigned seeds = 0;

@@ -57,14 +57,41 @@ void report_range_end(const struct report_section *s, struct plot_axis *a)
     }
 }
 
+/* The texts about the outcome of a section. */
+struct outcome_texts {
+    const char *name, *title, *caption, *unit;
+};
+
+static const struct outcome_texts *texts_of(const struct report_section *s)
+{
+    static const struct outcome_texts accuracy = {"test accuracy, %", "Test accuracy",
+                                                  "Test accuracy in %", " % test accuracy"},
+                                      loss = {"test loss", "Test loss", "Test loss", " test loss"},
+                                      validation = {"validation loss", "Validation loss",
+                                                    "Validation loss", " validation loss"},
+                                      nats = {"validation loss, nats", "Validation loss",
+                                              "Validation loss in nats", " nats validation loss"};
+    return s->in_nats ? &nats : s->of_validation ? &validation : s->by_loss ? &loss : &accuracy;
+}
+
 const char *report_outcome_name(const struct report_section *s)
 {
-    return s->by_loss ? "test loss" : "test accuracy, %";
+    return texts_of(s)->name;
 }
 
 const char *report_outcome_title(const struct report_section *s)
 {
-    return s->by_loss ? "Test loss" : "Test accuracy";
+    return texts_of(s)->title;
+}
+
+const char *report_outcome_caption(const struct report_section *s)
+{
+    return texts_of(s)->caption;
+}
+
+const char *report_outcome_unit(const struct report_section *s)
+{
+    return texts_of(s)->unit;
 }
 
 int report_outcome_decimals(const struct report_section *s)
@@ -101,7 +128,7 @@ void report_outcome(struct text *out, const struct report_section *s, const stru
         html_number(out, ends[1], decimals);
         text_add(out, ")");
     }
-    text_add(out, "%s (n %u)", s->by_loss ? " test loss" : " % test accuracy", outcome->n);
+    text_add(out, "%s (n %u)", report_outcome_unit(s), outcome->n);
 }
 
 double report_figure_width(const struct report_data *d, const struct report_section *s, double more)

@@ -44,6 +44,8 @@ enum { REPORT_SIDES = 8 };
 struct report_map {
     const char *sides[REPORT_SIDES];
     size_t side_count;
+    bool by_loss;     /* the margins are of losses */
+    const char *unit; /* of the margins: "points of test accuracy" */
     const char *column_axis;
     /* By panel, row and column; every combination of levels. */
     const struct report_map_cell *cells;

@@ -1,6 +1,6 @@
 /*
- * report_accuracy.c — final accuracy against the number of workers; for data without classes the
- * loss.
+ * report_accuracy.c — final accuracy against the number of workers; for data without classes, and
+ * for runs without test split, the loss.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -58,12 +58,12 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
                                   expects ? "#expected" : NULL,
                                   NULL};
     struct html_table t;
+    char caption[96];
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
-    html_table_begin(&t, out,
-                     s->by_loss ? "Test loss by arm and workers, over finished seeds"
-                                : "Test accuracy in % by arm and workers, over finished seeds",
-                     titles);
+    snprintf(caption, sizeof caption, "%s by arm and workers, over finished seeds",
+             report_outcome_caption(s));
+    html_table_begin(&t, out, caption, titles);
     for (size_t i = s->first_series; i < s->first_series + s->series_count; i++) {
         const struct report_cell *c;
         for (size_t k = 0; (c = report_cell_of(d, i, k)) != NULL; k++) {

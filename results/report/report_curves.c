@@ -1,6 +1,6 @@
 /*
  * report_curves.c — accuracy during training against samples and against time (loss for data
- * without classes), one plot per number of workers.
+ * without classes and for runs without test split), one plot per number of workers.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -21,7 +21,7 @@ struct curve {
 
 static const struct sample *value_of(const struct report_section *s, const struct curve_point *p)
 {
-    return s->by_loss ? &p->loss : &p->accuracy;
+    return s->of_validation ? &p->validation_loss : s->by_loss ? &p->loss : &p->accuracy;
 }
 
 static void take_curve(const struct report_section *s, const struct report_cell *c, bool by_time,
@@ -61,7 +61,7 @@ static void add_tip(struct text *out, const struct report_section *s, const char
 {
     text_add(out, "%s: ", label);
     html_number(out, c->y[i], report_outcome_decimals(s));
-    text_add(out, "%s, ", s->by_loss ? " test loss" : " % test accuracy");
+    text_add(out, "%s, ", report_outcome_unit(s));
     html_short(out, c->x[i]);
     text_add(out, by_time ? " seconds" : " samples");
 }
@@ -170,12 +170,12 @@ static void add_table_of_curves(struct text *out, const struct report_data *d,
                                          "#seconds", "#mean",    "#95 % from", "#to",
                                          "#least",   "#most",    NULL};
     struct html_table t;
+    char caption[96];
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
-    html_table_begin(&t, out,
-                     s->by_loss ? "Test loss during training, means over seeds"
-                                : "Test accuracy in % during training, means over seeds",
-                     titles);
+    snprintf(caption, sizeof caption, "%s during training, means over seeds",
+             report_outcome_caption(s));
+    html_table_begin(&t, out, caption, titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
         size_t step = c->points / TABLE_POINTS + 1;
@@ -217,15 +217,14 @@ void report_curves(struct text *out, const struct report_data *d, const struct r
                         "%s. Means over seeds, in bands from the smallest to the largest seed; "
                         "samples are those of applied gradients. An arrow: the line goes on "
                         "beyond the plot.",
-                        s->by_loss ? "Test loss" : "Test accuracy in %");
+                        report_outcome_caption(s));
     add_panels(out, d, s, false);
     report_figure_end(out);
     snprintf(title, sizeof title, "%s against time", what);
     report_figure_begin(out, title,
                         "%s against seconds of training, without evaluation%s. Each plot has its "
                         "own scale of time.",
-                        s->by_loss ? "Test loss" : "Test accuracy in %",
-                        "; for simulated clusters virtual seconds");
+                        report_outcome_caption(s), "; for simulated clusters virtual seconds");
     add_panels(out, d, s, true);
     add_table_of_curves(out, d, s);
     report_figure_end(out);

@@ -97,6 +97,7 @@ static status read_runs(struct report_data *d, sqlite3 *db, const char *experime
             .slowest = -1,
         };
         r->bits = real(s, 28);
+        r->validation_loss = real(s, 29);
         r->collapsed = r->status == RUN_FINISHED && sqlite3_column_int(s, 27) == 1;
         d->count[r->status]++;
         d->cell_count = r->cell >= d->cell_count ? r->cell + 1 : d->cell_count;
@@ -138,15 +139,15 @@ static void add_seed(struct report_data *d, struct report_run *first)
     struct report_cell *c = &d->cells[first->cell];
     struct sample *const out[] = {
         &c->accuracy,           &c->loss,    &c->validation, &c->updates_per_second,
-        &c->samples_per_second, &c->seconds, &c->staleness};
+        &c->samples_per_second, &c->seconds, &c->staleness,  &c->validation_loss};
     double sum[COUNT_OF(out)] = {0};
     unsigned n = 0;
     for (struct report_run *r = first; r < d->runs + d->run_count; r++) {
         if (r->cell != first->cell || r->seed != first->seed || r->status != RUN_FINISHED)
             continue;
         const double of_run[COUNT_OF(out)] = {
-            r->accuracy,           r->loss,    r->validation,    r->updates_per_second,
-            r->samples_per_second, r->seconds, r->mean_staleness};
+            r->accuracy,           r->loss,    r->validation,     r->updates_per_second,
+            r->samples_per_second, r->seconds, r->mean_staleness, r->validation_loss};
         for (size_t i = 0; i < COUNT_OF(out); i++)
             sum[i] += of_run[i];
         r->repeats = n++ > 0;
@@ -221,6 +222,7 @@ static status read_curves(struct report_data *d, sqlite3 *db)
         sample_add(&p->seconds, real(s, 2));
         sample_add(&p->accuracy, real(s, 3));
         sample_add(&p->loss, real(s, 4));
+        sample_add(&p->validation_loss, real(s, 5));
     }
     TRY(database_check(db, code, "read the curves"));
     for (size_t i = 0; i < d->cell_count; i++)

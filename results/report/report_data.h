@@ -26,7 +26,8 @@ struct report_run {
     enum run_status status;
     size_t cell; /* index */
     char *experiment, *arm, *mode, *words;
-    double accuracy, loss, validation; /* accuracies in percent */
+    double accuracy, loss, validation; /* accuracies in percent; loss: of the test split */
+    double validation_loss;
     double updates_per_second, samples_per_second, mean_staleness, max_staleness, seconds;
     double updates, samples_used, samples_computed;
     char *uuid, *tag, *started_at, *finished_at, *sha256, *why;
@@ -44,7 +45,7 @@ struct report_run {
 
 /* One evaluation of all seeds of a cell. */
 struct curve_point {
-    struct sample samples, seconds, accuracy, loss;
+    struct sample samples, seconds, accuracy, loss, validation_loss;
 };
 struct staleness_count {
     int64_t staleness;
@@ -63,8 +64,8 @@ struct report_cell {
     char *mode, *words; /* borrowed from its first run */
     unsigned count[RUN_STATUSES], runs, collapsed;
     /* Over the seeds of finished runs; runs of one seed are averaged first. */
-    struct sample accuracy, loss, validation, updates_per_second, samples_per_second, seconds;
-    struct sample staleness;
+    struct sample accuracy, loss, validation, validation_loss;
+    struct sample updates_per_second, samples_per_second, seconds, staleness;
     struct sample step_us; /* of runs with `drawn` */
     struct curve_point *curve;
     size_t points;
@@ -88,7 +89,14 @@ struct report_section {
     bool first;                            /* of its experiment: has the claims and the map */
     const struct report_experiment *about; /* NULL: no claims and texts */
     bool trials;                           /* name is NAME/tuning */
-    bool by_loss;                          /* no run has an accuracy */
+    bool by_loss;                          /* no run has an accuracy on the test split */
+    /* By the loss on the validation split: no run has a loss on the test split either, or the
+     * section is of trials, between which the validation split chooses. */
+    bool of_validation;
+    bool in_nats; /* of_validation: it is a cross-entropy, because the data have classes */
+    struct {
+        bool accuracy, loss, validation, validation_loss;
+    } measured; /* results that some finished run has */
     size_t first_series, series_count;
     unsigned count[RUN_STATUSES], runs, collapsed;
 };
@@ -122,7 +130,7 @@ bool report_is_of(const struct report_data *d, const struct report_section *s,
 /* Writes the worker counts of the cells of a section in ascending order, at most `room`. */
 size_t report_worker_counts(const struct report_data *d, const struct report_section *s,
                             int64_t *out, size_t room);
-/* The accuracy of a cell, or its loss if the section has no accuracies. */
+/* The result of a cell: accuracy or loss on the test split, or loss on the validation split. */
 const struct sample *report_outcome_of(const struct report_section *s, const struct report_cell *c);
 const char *run_status_name(enum run_status s);
 

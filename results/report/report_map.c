@@ -199,17 +199,17 @@ void report_map(struct text *out, const struct report_data *d, const struct repo
 {
     if (s->about == NULL || s->about->map.cell_count == 0)
         return;
-    struct map_layout l = {.map = &s->about->map, .decimals = s->by_loss ? 3 : 1};
+    struct map_layout l = {.map = &s->about->map, .decimals = s->about->map.by_loss ? 3 : 1};
     struct text sides = {0};
     for (size_t i = 0; i < l.map->side_count; i++)
         text_add(&sides, "%s%c: %s ahead", i > 0 ? ", " : "", l.map->sides[i][0] & ~0x20,
                  l.map->sides[i]);
     count_cells(&l);
     report_figure_begin(out, "Which side is ahead",
-                        "%s, each by its best arm on the validation split; by so many points on "
-                        "the test split, stronger where it is more. In parentheses: undecided, 0 "
-                        "is in the 95 %% interval of the margin.%s",
-                        sides.at,
+                        "%s, each by its best arm on the validation split. The number is the "
+                        "margin in %s; the colour is stronger where it is larger. In parentheses: "
+                        "undecided, 0 is in the 95 %% interval of the margin.%s",
+                        sides.at, l.map->unit,
                         lacks_arms(&l) ? " With a star: without arms that are not measured there; "
                                          "one of them may be better."
                                        : "");

@@ -48,10 +48,14 @@ double report_figure_width(const struct report_data *d, const struct report_sect
                            double more);
 /* Completes the range of an axis of outcomes; an accuracy lies within 0 and 100 %. */
 void report_range_end(const struct report_section *s, struct plot_axis *a);
-/* "test accuracy, %" or "test loss", for axes. */
+/* For axes: "test accuracy, %", "test loss" or "validation loss, nats". */
 const char *report_outcome_name(const struct report_section *s);
-/* "Test accuracy" or "Test loss", for titles. */
+/* For titles: "Test accuracy", "Test loss" or "Validation loss". */
 const char *report_outcome_title(const struct report_section *s);
+/* For captions: "Test accuracy in %", "Test loss" or "Validation loss in nats". */
+const char *report_outcome_caption(const struct report_section *s);
+/* After a number: " % test accuracy", " test loss" or " nats validation loss". */
+const char *report_outcome_unit(const struct report_section *s);
 /* The number of decimals of an outcome. */
 int report_outcome_decimals(const struct report_section *s);
 /* The 95 % interval of the mean, in percent or nats; cut to 0…100 for accuracies. NaN for fewer

@@ -71,7 +71,7 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
     static const char *const titles[] = {"arm and settings tried",
                                          "#workers",
                                          "#n",
-                                         "#validation",
+                                         "#mean",
                                          "#95 % from",
                                          "#to",
                                          "#diverged",
@@ -84,14 +84,16 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
         "in the experiment.</p>\n",
         s->runs, s->series_count);
     html_details_begin(out, "The trials", false);
-    html_table_begin(
-        &t, out,
-        s->by_loss ? "Final loss of the test set; the choice is by the loss of the validation split"
-                   : "Final accuracy in % on the validation split",
-        titles);
+    html_table_begin(&t, out,
+                     s->in_nats         ? "Final loss on the validation split, in nats"
+                     : s->of_validation ? "Final loss on the validation split"
+                     : s->by_loss       ? "Final loss on the test split; there is no loss on the "
+                                          "validation split"
+                                        : "Final accuracy in % on the validation split",
+                     titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
-        const struct sample *tried = s->by_loss ? &c->loss : &c->validation;
+        const struct sample *tried = s->by_loss ? report_outcome_of(s, c) : &c->validation;
         if (report_is_of(d, s, c)) {
             html_cell_text(&t, d->series[c->series].label);
             html_cell_count(&t, c->workers);
@@ -152,6 +154,7 @@ static void add_head(struct text *out, const struct report_data *d, const struct
     add_number(out, "test loss", r->loss, 4);
     add_number(out, "test loss, bits per byte", r->bits, 4);
     add_number(out, "validation accuracy %", r->validation, 2);
+    add_number(out, "validation loss", r->validation_loss, 4);
     add_number(out, "updates", r->updates, 0);
     add_number(out, "samples used", r->samples_used, 0);
     add_number(out, "samples computed", r->samples_computed, 0);

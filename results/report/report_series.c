@@ -69,18 +69,15 @@ static struct report_section *add_section(struct report_data *d, const char *nam
 {
     const bool first = section_named(d, name, NULL) == NULL;
     struct report_section *s = &d->sections[d->section_count++];
-    *s = (struct report_section){.name = name,
-                                 .panel = panel,
-                                 .first = first,
-                                 .about = about,
-                                 .trials = is_trials(name),
-                                 .by_loss = true};
+    *s = (struct report_section){
+        .name = name, .panel = panel, .first = first, .about = about, .trials = is_trials(name)};
     return s;
 }
 
 static void count_run(struct report_data *d, struct report_run *r,
                       const struct report_experiment *about, const struct run_panels *panels)
 {
+    const struct report_cell *c = &d->cells[r->cell];
     r->panel = panels->at[0].name;
     for (size_t i = 0; i < panels->count; i++) {
         struct report_section *s = section_named(d, r->experiment, panels->at[i].name);
@@ -89,8 +86,20 @@ static void count_run(struct report_data *d, struct report_run *r,
         s->runs++;
         s->count[r->status]++;
         s->collapsed += r->collapsed;
-        s->by_loss = s->by_loss && d->cells[r->cell].accuracy.n == 0;
+        s->measured.accuracy |= c->accuracy.n > 0;
+        s->measured.loss |= c->loss.n > 0;
+        s->measured.validation |= c->validation.n > 0;
+        s->measured.validation_loss |= c->validation_loss.n > 0;
     }
+}
+
+/* Before any run has finished, the section is of accuracies. */
+static void choose_outcome(struct report_section *s)
+{
+    s->by_loss = s->count[RUN_FINISHED] > 0 && !s->measured.accuracy;
+    s->of_validation =
+        s->by_loss && s->measured.validation_loss && (!s->measured.loss || s->trials);
+    s->in_nats = s->of_validation && s->measured.validation;
 }
 
 /* Orders experiments by their first runs, trials last; the panels of an experiment by their first
@@ -113,10 +122,8 @@ static status find_sections(struct report_data *d, const struct report_request *
             }
         }
     }
-    for (size_t i = 0; i < d->section_count; i++) { /* before any run has finished */
-        struct report_section *s = &d->sections[i];
-        s->by_loss = s->by_loss && s->count[RUN_FINISHED] > 0;
-    }
+    for (size_t i = 0; i < d->section_count; i++)
+        choose_outcome(&d->sections[i]);
 done:
     return result;
 }
@@ -497,5 +504,5 @@ size_t report_worker_counts(const struct report_data *d, const struct report_sec
 
 const struct sample *report_outcome_of(const struct report_section *s, const struct report_cell *c)
 {
-    return s->by_loss ? &c->loss : &c->accuracy;
+    return s->of_validation ? &c->validation_loss : s->by_loss ? &c->loss : &c->accuracy;
 }

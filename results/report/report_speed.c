@@ -106,13 +106,16 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
                                  const struct report_section *s)
 {
     static const char *const titles[] = {"arm",        "#workers",   "#n",       "#updates/s",
-                                         "#± 95 %",    "#samples/s", "#± 95 %",  "#test result",
+                                         "#± 95 %",    "#samples/s", "#± 95 %",  "#outcome",
                                          "#95 % from", "#to",        "#seconds", NULL};
     struct html_table t;
+    char caption[112];
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
-    html_table_begin(
-        &t, out, "Updates and samples per second, and outcome; means over finished seeds", titles);
+    snprintf(caption, sizeof caption,
+             "Updates and samples per second, and outcome: %s; means over finished seeds",
+             report_outcome_name(s));
+    html_table_begin(&t, out, caption, titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
         const struct sample *a = report_outcome_of(s, c);
@@ -177,10 +180,11 @@ void report_throughput(struct text *out, const struct report_data *d,
     if (!any)
         return;
     report_figure_begin(
-        out, "Throughput against accuracy",
-        "The rightmost mark has the highest throughput, the highest mark the best "
+        out, s->by_loss ? "Throughput against loss" : "Throughput against accuracy",
+        "The rightmost mark has the highest throughput, the %s mark the best "
         "outcome. A line connects the marks of one arm from few to many workers; the numbers are "
-        "the workers at its ends.");
+        "the workers at its ends.",
+        s->by_loss ? "lowest" : "highest");
     add_choice(out, d, s);
     text_add(out, "<div class=\"panels two\">");
     add_throughput_plot(out, d, s, true);

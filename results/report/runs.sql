@@ -26,7 +26,8 @@ SELECT run.id, coalesce(run.experiment, '') AS experiment, coalesce(run.arm, '')
        CASE WHEN run.host IS NOT NULL THEN min(run.id) OVER (PARTITION BY run.host) END
            AS provenance,
        run.collapsed,
-       CASE WHEN run.dataset IN ('text', 'grammar') THEN run.final_loss / 0.6931471805599453 END AS bits
+       CASE WHEN run.dataset IN ('text', 'grammar') THEN run.final_loss / 0.6931471805599453 END AS bits,
+       (SELECT validation_loss FROM last_evaluation WHERE run_id = run.id) AS validation_loss
 FROM run_with_settings AS described JOIN run ON run.id = described.id
 WHERE :experiment = 'all' OR run.experiment IN (:experiment, :experiment || '/tuning')
 ORDER BY run.id;

@@ -6,6 +6,8 @@
 
 -- Every run with the settings that it shares with runs of other seeds, and text for settings without a column.
 -- differing: the settings that are not equal in the whole file, except those with a column in every table of runs.
+-- cluster: the settings of the machines, the network, the data and the length of training, as JSON; runs can be compared if
+-- experiment, model, workers and cluster are equal. A setting of 0 or '' is left out, because files of older versions lack newer keys.
 CREATE VIEW run_with_settings AS
 WITH described AS (
     -- pace.run differs between seeds, like the seed, so it is not a setting.
@@ -28,11 +30,18 @@ worded AS (
          WHERE key IN (SELECT key FROM varied)
            AND (key NOT LIKE '%.%' OR key LIKE 'dataset.%')
            AND key NOT IN ('engine', 'model', 'dataset', 'consistency', 'correction', 'momentum'))
-            AS others
+            AS others,
+        (SELECT json_group_object(key, value) FROM (
+             SELECT key, value FROM json_each(known)
+             WHERE value IS NOT 0 AND value IS NOT ''
+               AND (key IN ('engine', 'pace', 'dataset', 'seconds', 'epochs', 'samples', 'updates')
+                    OR substr(key, 1, instr(key, '.'))
+                       IN ('pace.', 'network.', 'crash.', 'dataset.', 'model.'))
+             ORDER BY key)) AS cluster
     FROM configuration)
 SELECT id, experiment, arm, mode, engine, workers, model, dataset, batch, lr, momentum, consistency,
        damping, correction, seed, status, updates, train_seconds, samples_per_second,
-       final_accuracy, collapsed, mean_staleness, described.known AS settings, parameters, others, differing
+       final_accuracy, collapsed, mean_staleness, described.known AS settings, parameters, others, differing, cluster
 FROM described LEFT JOIN worded ON worded.known = described.known;
 
 -- The 97.5 % point of Student's t by degrees of freedom: the mean of n runs
@@ -80,7 +89,7 @@ WITH described AS (
     WHERE status NOT IN ('queued', 'running')),
 by_seed AS (
     SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers,
-           lr, momentum, batch, parameters, others, differing, settings,
+           lr, momentum, batch, parameters, others, differing, cluster, settings,
            avg(accuracy) AS accuracy,
            max(finished) AS finished,
            avg(samples_per_second * finished) AS samples_per_second,
@@ -94,7 +103,7 @@ by_seed AS (
              workers, lr, momentum, batch, settings, seed),
 averaged AS (
     SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers,
-           lr, momentum, batch, parameters, others, differing,
+           lr, momentum, batch, parameters, others, differing, cluster,
            count(finished) AS seeds,
            avg(accuracy) AS mean_accuracy,
            CASE WHEN count(accuracy) > 1 THEN
@@ -133,23 +142,47 @@ spread AS (
                      ELSE variance END AS half
     FROM averaged)
 SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers, lr,
-       momentum, batch, parameters, others, differing, seeds, mean_accuracy, sd_accuracy,
+       momentum, batch, parameters, others, differing, cluster, seeds, mean_accuracy, sd_accuracy,
        least_accuracy, greatest_accuracy, mean_samples_per_second, mean_updates_per_second, mean_staleness,
        diverged, failed, collapsed, settings,
        max(0.0, mean_accuracy - half) AS interval_low,
        min(1.0, mean_accuracy + half) AS interval_high
 FROM spread;
 
+-- The last evaluation of every run. Table run has its test results and its validation accuracy, but not its validation
+-- loss, which is the result of a run without test split.
+CREATE VIEW last_evaluation AS
+SELECT e.run_id, e.updates, samples, seconds, train_loss, validation_loss,
+       e.validation_accuracy, test_loss, test_accuracy
+FROM run CROSS JOIN evaluation AS e
+WHERE e.run_id = run.id
+  AND e.updates = (SELECT max(updates) FROM evaluation WHERE run_id = run.id);
+
+-- The parts of the training of every run: the run itself, and the runs that it resumed from, as far as the file has them. The
+-- evaluations of a part count up to last_update; later ones were rolled back. The recursion is a correlated subquery, so that
+-- the parts of one run need no scan of table run. UNION ends a circle of runs, which a file from elsewhere may have.
+CREATE VIEW run_part AS
+SELECT run.id AS run_id, part.value ->> '$[0]' AS part_id, part.value ->> '$[1]' AS last_update
+FROM run CROSS JOIN json_each((
+    WITH RECURSIVE chain (id, last) AS (
+        SELECT run.id, 9223372036854775807
+        UNION
+        SELECT earlier.id, min(chain.last, later.host ->> '$.resumed.version')
+        FROM chain JOIN run AS later ON later.id = chain.id
+        JOIN run AS earlier ON earlier.uuid = later.host ->> '$.resumed.run')
+    SELECT json_group_array(json_array(id, last)) FROM chain)) AS part;
+
 -- Evaluations that are better than all earlier ones of the run. The time to reach accuracy a is min(seconds) over the
--- rows with accuracy >= a.
+-- rows with accuracy >= a. A resumed run has those before its checkpoint, too.
 CREATE VIEW time_to_accuracy AS
 SELECT run_id, test_accuracy AS accuracy, seconds, updates, samples
 FROM (
-    SELECT *, max(test_accuracy) OVER (
-        PARTITION BY run_id ORDER BY updates
+    SELECT part.run_id, test_accuracy, seconds, updates, samples, max(test_accuracy) OVER (
+        PARTITION BY part.run_id ORDER BY updates
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS best_before
-    FROM evaluation
-    WHERE test_accuracy IS NOT NULL)
+    FROM run_part AS part CROSS JOIN evaluation AS e
+    WHERE e.run_id = part.part_id AND updates <= part.last_update
+      AND test_accuracy IS NOT NULL)
 WHERE best_before IS NULL OR test_accuracy > best_before;
 
 -- Means per step of each worker, in microseconds. Asynchronous: step = pull + compute; pull includes all waiting, and

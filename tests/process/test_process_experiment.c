@@ -334,6 +334,41 @@ static void data_without_classes_are_judged_by_their_loss(void **state)
                         "1");
 }
 
+/* A run of the file is made one that resumed: another run gets all its evaluations but the last. */
+static void a_time_counts_from_the_start_of_a_resumed_training(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "resumed.yaml",
+                  "name: resumed\n"
+                  "question: when?\n"
+                  "settings: {engine: virtual, pace: constant, dataset: gaussian, "
+                  "dataset.size: 8, model: softmax, samples: 2000, batch: 10, warmup_epochs: 0, "
+                  "evaluate_every: 0.1}\n"
+                  "workers: [1]\n"
+                  "seeds: [1]\n"
+                  "arms: {only: {label: only}}\n"
+                  "claims:\n"
+                  "  - claim: An accuracy\n"
+                  "    value: seconds_to(only, 1, 0.1) / seconds(only, 1)\n"
+                  "    band: [0, 0.5]\n"
+                  "  - claim: A loss\n"
+                  "    value: seconds_to_loss(only, 1, 1000) / seconds(only, 1)\n"
+                  "    band: [0, 0.5]\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "resumed.yaml", "--quiet"), OK);
+    expect_all_passed(r, 2);
+    assert_int_equal(
+        process_shell(r, "sqlite3 results.db \"INSERT INTO run (uuid, mode, workers, status) "
+                         "VALUES ('earlier', 'async', 1, 'stopped'); "
+                         "UPDATE evaluation SET run_id = 2 WHERE updates < (SELECT max(updates) "
+                         "FROM evaluation); "
+                         "UPDATE run SET host = json_set(host, '$.resumed', json_object('run', "
+                         "'earlier', 'version', updates - 1)) WHERE id = 1\""),
+        OK);
+    process_expect_answer(r, "SELECT count(*) FROM evaluation WHERE run_id = 1", "1");
+    assert_int_equal(RIG_RUN(r, "reproduce", "resumed.yaml", "--no-run"), OK);
+    expect_all_passed(r, 2);
+}
+
 /* Merged summaries have no rows of single gradients and steps. */
 static void expect_summaries_to_pass(struct process_rig *r, const char *file, unsigned claims)
 {
@@ -438,6 +473,7 @@ int main(void)
         TEST(arms_that_search_have_equal_budgets_and_continue),
         TEST(a_grid_of_one_point_needs_no_trials),
         TEST(data_without_classes_are_judged_by_their_loss),
+        TEST(a_time_counts_from_the_start_of_a_resumed_training),
         TEST(an_arm_is_fitted_to_the_runs_of_another),
         TEST(claims_can_use_exchange_and_bubble_figures),
     };

@@ -84,6 +84,35 @@ static void runs_with_different_settings_leave_the_claims_open(void **state)
     assert_page(r, "<p class=\"tally\"> <span class=\"badge open\">2 open</span>", true);
 }
 
+/* An experiment by validation loss; the runs of its file have no test results. */
+static void a_map_of_validation_losses_says_so(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "map.yaml",
+                  "name: map\n"
+                  "question: which side?\n"
+                  "metric: validation_loss\n"
+                  "settings: {engine: virtual, pace: constant, dataset: gaussian, "
+                  "dataset.size: 8, model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
+                  "axes: {workers: [2]}\n"
+                  "seeds: [1, 2]\n"
+                  "map: {synchronous: [sync], asynchronous: [async]}\n"
+                  "arms:\n"
+                  "  sync: {label: synchronous, settings: {mode: sync}}\n"
+                  "  async: {label: asynchronous}\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "map.yaml", "--quiet"), OK);
+    assert_int_equal(process_shell(r, "sqlite3 results.db 'UPDATE run SET final_accuracy = NULL, "
+                                      "final_loss = NULL; UPDATE evaluation SET test_accuracy = "
+                                      "NULL, test_loss = NULL'"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "report", "map.yaml"), OK);
+    assert_page(r, "nats of validation loss", true);
+    assert_page(r, "<title>Validation loss with 2 workers</title>", true);
+    assert_page(r, "class=\"mark\"", true);
+    assert_page(r, "on the test split", false);
+    assert_page(r, "est loss", false);
+}
+
 static void wrong_arguments_of_report_are_errors(void **state)
 {
     struct process_rig *r = *state;
@@ -187,6 +216,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(claims_are_judged_from_the_runs_that_are_there),
         PROCESS_TEST(runs_with_different_settings_leave_the_claims_open),
+        PROCESS_TEST(a_map_of_validation_losses_says_so),
         PROCESS_TEST(wrong_arguments_of_report_are_errors),
         PROCESS_TEST(figures_are_converted_where_the_converter_is),
         PROCESS_TEST(a_converter_that_fails_is_an_error),

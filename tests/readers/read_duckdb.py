@@ -45,12 +45,13 @@ def extended():
 attached = extended()
 if attached is not None:
     attached.execute(f"ATTACH '{results}' AS results (TYPE sqlite, READ_ONLY)")
-    for name in ("run", "event", "evaluation", "push", "step", "run_staleness", "run_summary", "time_to_accuracy"):
+    for name in ("run", "event", "evaluation", "push", "step", "run_staleness", "run_summary", "last_evaluation",
+                 "time_to_accuracy"):
         count = f"SELECT count(*) FROM {{}}{name}"
         read = attached.execute(count.format("results.")).fetchall()
         assert read == file.execute(count.format("")).fetchall() and read[0][0] > 0, (name, read)
     # DuckDB parses a view's SQL itself. It does not know all of SQLite's; sqlite_query leaves the view to SQLite.
-    for name in ("staleness_histogram", "where_time_goes", "run_with_settings", "accuracy_by_workers"):
+    for name in ("staleness_histogram", "where_time_goes", "run_with_settings", "accuracy_by_workers", "run_part"):
         read = attached.execute(f"SELECT count(*) FROM sqlite_query('results', 'SELECT * FROM {name}')").fetchall()
         assert read == file.execute(f"SELECT count(*) FROM {name}").fetchall() and read[0][0] > 0, (name, read)
     read = attached.execute("SELECT staleness, count(*), avg(loss), max(gradient_norm) FROM results.push WHERE run_id = 1 "

@@ -130,54 +130,6 @@ static void pairs_of_the_same_seeds_are_compared(void **state)
     assert_true(fabs(interval - 12.706 * 0.09) < 1e-9);
 }
 
-/* Trials of two arms with 2 and 4 rates. The best by validation is not the best by test. */
-static void record_trials(void)
-{
-    static const struct {
-        const char *experiment, *arm, *settings;
-        double lr, validation, test;
-    } trials[] = {
-        {"e/tuning", "a", "{\"lr\":1}", 1, 0.5, 0.9},
-        {"e/tuning", "a", "{\"lr\":2}", 2, 0.6, 0.4},
-        {"e/tuning", "b", "{\"lr\":1}", 1, 0.7, 0.3},
-        {"e/tuning", "b", "{\"lr\":2}", 2, 0.6, 0.4},
-        {"e/tuning", "b", "{\"lr\":3}", 3, 0.1, 0.1},
-        {"e", "a", "{\"lr\":2}", 2, 0.6, 0.41},
-        {"e", "a", "{\"lr\":2}", 2, 0.6, 0.43},
-        /* The fourth rate of b: one seed is the best of all, the other one diverged. */
-        {"e/tuning", "b", "{\"lr\":4}", 4, 0.9, 0.5},
-        {"e/tuning", "b", "{\"lr\":4}", 4, NAN, NAN},
-    };
-    for (size_t i = 0; i < COUNT_OF(trials); i++) {
-        int64_t id;
-        struct run_description run = rig_run;
-        run.experiment = trials[i].experiment;
-        run.arm = trials[i].arm;
-        run.settings = trials[i].settings;
-        run.lr = trials[i].lr;
-        run.seed = 1 + i;
-        recorder *r = rig_begin(&run, &id);
-        recorder_evaluation(r,
-                            &(struct evaluation_record){.updates = 1,
-                                                        .validation_accuracy = trials[i].validation,
-                                                        .test_accuracy = trials[i].test});
-        rig_finish(r, &rig_outcome);
-    }
-    rig_change("UPDATE run SET status = 'diverged' WHERE id = (SELECT max(id) FROM run)");
-}
-
-static void the_best_trial_is_shown_with_the_number_of_trials(void **state)
-{
-    (void)state;
-    const char *const of[] = {"experiment=e/tuning"};
-    record_trials();
-    assert_int_equal(run_query("best-of-tuned", QUERY_CSV, of, 1), OK);
-    assert_contains(answer, "\ne/tuning,b,async,none,4,4,5,1,");
-    assert_contains(answer, "\ne/tuning,a,async,none,4,2,2,2,");
-    assert_contains(answer, ",0.6,2,0.42,0.014142135");
-    assert_contains(answer, ",0.7,,,,,,\n"); /* no run with the best settings of b yet */
-}
-
 /* One finished run of `settings` and accuracy, with 100 pushes. */
 static void record_with(const char *settings, unsigned seed, unsigned batch, double accuracy)
 {
@@ -311,6 +263,24 @@ static void the_time_to_an_accuracy_is_that_of_its_first_evaluation(void **state
                         "50");
 }
 
+/* Of undamped one of three runs reaches it, at once: the mean of this run is the least of all. */
+static void arms_with_runs_that_do_not_reach_an_accuracy_come_last(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"accuracy=0.6"};
+    rig_change("UPDATE evaluation SET test_accuracy = 0.7 WHERE run_id = 2");
+    rig_change("UPDATE evaluation SET seconds = seconds + 1 "
+               "WHERE run_id = (SELECT id FROM run WHERE arm = 'sync')");
+    assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings, 1), OK);
+    const char *const order[] = {",damped,async,", ",sync,sync,", ",undamped,async,"};
+    const char *at = answer;
+    for (size_t i = 0; i < COUNT_OF(order); i++) {
+        at = strstr(at, order[i]);
+        assert_non_null(at);
+    }
+    assert_contains(at, ",3,1,0,"); /* runs, of which reached, seconds */
+}
+
 static void the_staleness_histogram_adds_up(void **state)
 {
     (void)state;
@@ -413,6 +383,8 @@ static void queries_on_one_run_scan_no_other_run(void **state)
         "SELECT * FROM staleness_histogram WHERE run_id = 1",
         "SELECT * FROM where_time_goes WHERE run_id = 1",
         "SELECT * FROM time_to_accuracy WHERE run_id = 1",
+        "SELECT * FROM last_evaluation WHERE run_id = 1",
+        "SELECT * FROM run_part WHERE run_id = 1",
     };
     for (size_t i = 0; i < COUNT_OF(queries); i++) {
         char sql[128];
@@ -421,6 +393,7 @@ static void queries_on_one_run_scan_no_other_run(void **state)
         assert_null(strstr(answer, "SCAN push"));
         assert_null(strstr(answer, "SCAN step"));
         assert_null(strstr(answer, "SCAN evaluation"));
+        assert_null(strstr(answer, "SCAN run"));
     }
 }
 /* ---- the documentation and the sqlite3 shell ---------------------------------------------------
@@ -493,8 +466,9 @@ static void every_view_works_in_the_plain_shell(void **state)
 {
     (void)state;
     need_shell();
-    static const char *const views[] = {"run_summary", "staleness_histogram", "accuracy_by_workers",
-                                        "time_to_accuracy", "where_time_goes"};
+    static const char *const views[] = {
+        "run_summary", "staleness_histogram", "accuracy_by_workers", "last_evaluation",
+        "run_part",    "time_to_accuracy",    "where_time_goes"};
     for (size_t i = 0; i < COUNT_OF(views); i++) {
         char command[256];
         snprintf(command, sizeof command,
@@ -510,13 +484,13 @@ int main(void)
         SAMPLE_TEST(every_parameter_of_a_query_is_declared),
         RIG_TEST(every_named_query_runs_on_a_file_without_runs),
         SAMPLE_TEST(pairs_of_the_same_seeds_are_compared),
-        SAMPLE_TEST(the_best_trial_is_shown_with_the_number_of_trials),
         SAMPLE_TEST(accuracy_is_averaged_over_the_seeds_of_finished_runs),
         RIG_TEST(runs_with_different_settings_are_not_averaged),
         RIG_TEST(runs_of_one_seed_count_as_one),
         RIG_TEST(a_row_shows_the_settings_in_which_it_differs),
         SAMPLE_TEST(damped_runs_are_compared_with_undamped_runs),
         SAMPLE_TEST(the_time_to_an_accuracy_is_that_of_its_first_evaluation),
+        SAMPLE_TEST(arms_with_runs_that_do_not_reach_an_accuracy_come_last),
         SAMPLE_TEST(the_staleness_histogram_adds_up),
         SAMPLE_TEST(a_learning_curve_has_a_row_per_evaluation),
         SAMPLE_TEST(throughput_is_listed_with_accuracy_fastest_first),

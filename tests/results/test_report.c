@@ -365,6 +365,7 @@ static void claims_are_shown_with_band_and_observed_value(void **state)
                                                    .claim_count = COUNT_OF(claims),
                                                    .map = {.sides = {"sync", "async"},
                                                            .side_count = 2,
+                                                           .unit = "points of test accuracy",
                                                            .column_axis = "workers",
                                                            .cells = cells,
                                                            .cell_count = 4},

@@ -1,4 +1,5 @@
-/* Which evaluations the curves of the report average. */
+/* Which evaluations belong to a resumed run: in the curves of the report, in the time to an
+ * accuracy. */
 #include "tests/results/query_rig.h"
 
 #include "results/report/report.h"
@@ -31,6 +32,16 @@ static void record(unsigned seed, const char *ended, unsigned from, unsigned to,
     rig_finish(r, &outcome);
 }
 
+/* The JSON of a run that resumed from `run` at this version. */
+static const char *resumed_from(int64_t run, unsigned version)
+{
+    static char resumed[256];
+    char sql[64];
+    snprintf(sql, sizeof sql, "SELECT uuid FROM run WHERE id = %lld", (long long)run);
+    snprintf(resumed, sizeof resumed, "{\"version\":%u,\"run\":\"%s\"}", version, rig_ask(sql));
+    return resumed;
+}
+
 /* Of the only cell, at each of three points: the mean accuracy in %, and of how many runs. */
 static void expect_curve(double first, size_t runs)
 {
@@ -54,22 +65,62 @@ static void expect_curve(double first, size_t runs)
 /* The evaluations of the stopped run after the checkpoint, which were rolled back, do not count. */
 static void a_resumed_run_has_the_curve_of_the_whole_training(void **state UNUSED)
 {
-    char resumed[256];
     record(1, "finished", 1, 3, 0, NULL);
     record(2, "stopped", 1, 3, 0.25, NULL);
-    snprintf(resumed, sizeof resumed, "{\"version\":2,\"run\":\"%s\"}",
-             rig_ask("SELECT uuid FROM run WHERE id = 2"));
-    record(2, "finished", 3, 3, 0.25, resumed);
+    record(2, "finished", 3, 3, 0.25, resumed_from(2, 2));
     rig_change("UPDATE evaluation SET test_accuracy = 1 WHERE run_id = 2 AND updates = 3");
     expect_curve(25, 2);
     rig_change("DELETE FROM run WHERE id = 2"); /* where run 3 began is not known now */
     expect_curve(12.5, 1);
 }
 
+static void expect_times(int64_t run, const char *wanted)
+{
+    char sql[192];
+    snprintf(sql, sizeof sql,
+             "SELECT group_concat(accuracy || ' at ' || seconds, ', ') FROM (SELECT * FROM "
+             "time_to_accuracy WHERE run_id = %lld ORDER BY updates)",
+             (long long)run);
+    assert_string_equal(rig_ask(sql), wanted);
+}
+
+/* Run 1 reaches update 3, run 2 goes on at update 2 and reaches 4, run 3 goes on at update 3. */
+static void an_accuracy_counts_from_the_start_of_a_resumed_training(void **state UNUSED)
+{
+    record(1, "stopped", 1, 3, 0, NULL);
+    record(1, "stopped", 3, 4, 0.0625, resumed_from(1, 2));
+    record(1, "finished", 4, 4, 0.25, resumed_from(2, 3));
+    expect_times(1, "0.125 at 1.0, 0.25 at 2.0, 0.375 at 3.0");
+    expect_times(2, "0.125 at 1.0, 0.25 at 2.0, 0.4375 at 3.0, 0.5625 at 4.0");
+    expect_times(3, "0.125 at 1.0, 0.25 at 2.0, 0.4375 at 3.0, 0.75 at 4.0");
+    const char *const settings[] = {"accuracy=0.25"};
+    assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings, 1), OK);
+    assert_contains(answer, ",1,1,2,,,20,2\n"); /* runs, reached, seconds, samples, updates */
+    /* What was rolled back does not count. */
+    rig_change("UPDATE evaluation SET test_accuracy = 1 WHERE run_id = 1 AND updates = 3");
+    expect_times(3, "0.125 at 1.0, 0.25 at 2.0, 0.4375 at 3.0, 0.75 at 4.0");
+    rig_change("DELETE FROM run WHERE id = 1"); /* the beginning is not known */
+    expect_times(3, "0.4375 at 3.0, 0.75 at 4.0");
+}
+
+/* A file from elsewhere may say so. */
+static void runs_that_resumed_from_each_other_end_the_search(void **state UNUSED)
+{
+    record(1, "finished", 1, 2, 0, NULL);
+    record(1, "finished", 3, 3, 0, resumed_from(1, 2));
+    rig_change("UPDATE run SET host = json_set(host, '$.resumed', json_object('version', 9, 'run', "
+               "(SELECT uuid FROM run WHERE id = 2))) WHERE id = 1");
+    assert_string_equal(rig_ask("SELECT count(DISTINCT part_id) FROM run_part WHERE run_id = 2"),
+                        "2");
+    expect_times(2, "0.125 at 1.0, 0.25 at 2.0, 0.375 at 3.0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(a_resumed_run_has_the_curve_of_the_whole_training),
+        RIG_TEST(an_accuracy_counts_from_the_start_of_a_resumed_training),
+        RIG_TEST(runs_that_resumed_from_each_other_end_the_search),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,13 +84,33 @@ static void differences_are_over_all_seeds_of_both_configurations(void **state)
     assert_contains(answer, wanted);
     assert_null(strstr(answer, "run 1 - run 5: ")); /* they differ in their seed only */
     /* A diverged run counts not even if the other configuration has finished with its seed. */
-    rig_change("UPDATE run SET seed = 3, config = (SELECT config FROM run WHERE id = 3) "
-               "WHERE id = 6");
+    rig_change("UPDATE run SET seed = 3, arm = 'damped', "
+               "config = (SELECT config FROM run WHERE id = 3) WHERE id = 6");
     assert_int_equal(COMPARE("1", "3"), OK);
     assert_contains(answer, wanted);
     rig_change("UPDATE run SET seed = 1, config = json_object('mode', 'sync') WHERE id = 6");
     assert_int_equal(COMPARE("3", "6"), OK);
     assert_contains(answer, "run 6 - run 3: 1 seed, accuracy +0.1100, loss");
+}
+
+/* The settings of both runs were tried with seed 2, and chosen by that. */
+static void trials_of_tuning_are_no_seeds_of_a_comparison(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET experiment = 'stale-gradients/tuning' WHERE id IN (2, 4)");
+    assert_int_equal(COMPARE("1", "3"), OK);
+    assert_contains(answer, "run 3 - run 1: 1 seed, accuracy +0.2900, ");
+    /* Nor are runs of another arm with equal settings. */
+    rig_change("UPDATE run SET experiment = 'stale-gradients', arm = 'copy' WHERE id = 4");
+    rig_change("UPDATE run SET experiment = 'stale-gradients' WHERE id = 2");
+    assert_int_equal(COMPARE("1", "3"), OK);
+    assert_contains(answer, "run 3 - run 1: 1 seed, accuracy +0.2900, ");
+    /* Two trials are compared as trials. */
+    rig_change("UPDATE run SET experiment = 'stale-gradients/tuning', arm = 'damped' "
+               "WHERE id = 4");
+    rig_change("UPDATE run SET experiment = 'stale-gradients/tuning' WHERE id = 2");
+    assert_int_equal(COMPARE("2", "4"), OK);
+    assert_contains(answer, "run 4 - run 2: 1 seed, accuracy +0.1100, ");
 }
 
 /* The accuracy of sample runs is proportional to the number of the evaluation. */
@@ -168,6 +188,7 @@ int main(void)
         SAMPLE_TEST(settings_that_differ_stand_beside_each_other),
         SAMPLE_TEST(results_stand_beside_each_other),
         SAMPLE_TEST(differences_are_over_all_seeds_of_both_configurations),
+        SAMPLE_TEST(trials_of_tuning_are_no_seeds_of_a_comparison),
         SAMPLE_TEST(curves_are_joined_by_samples),
         SAMPLE_TEST(an_evaluation_stands_in_one_row_only),
         SAMPLE_TEST(a_long_curve_has_at_most_26_rows_with_the_last),

@@ -1,34 +1,54 @@
--- The best configuration by validation accuracy, and the number of trials
+-- The best trial of each search and of each tuned arm, and the number of trials
 -- :experiment = all  only the trials of one experiment
--- Trials are configurations that differ only in the columns lr, momentum, batch and differing. A trial with a
--- diverged seed counts, and ranks last. n: number of runs with the settings of the best trial; for NAME/tuning, the
+-- Trials are the runs of tuning (NAME/tuning) and of searches (search=). They are compared if their arm, rules, workers and cluster are
+-- equal (column cluster of run_with_settings), and in tuning also batch, delay and parameters of consistency, which may be axes of the
+-- experiment. A trial with a diverged seed counts, and ranks last. best_by: accuracy on the validation split; loss if the data have
+-- no accuracy, and for an experiment without test accuracy. n: number of runs with the settings of the best trial; for NAME/tuning, the
 -- runs that NAME made with these settings. test_accuracy: mean over these runs, with sd and the ends of the 95 %
 -- interval, cut to 0 and 1; collapsed: number of these runs that predict one class.
--- No rows: there are no two configurations with a validation accuracy that differ only in rate, momentum, batch or parameters
-WITH trial AS (
-    SELECT t.experiment, t.arm, t.mode, t.consistency, t.damping, t.correction, t.workers, t.model,
-           t.dataset, t.lr, t.momentum, t.batch, t.differing, t.settings,
-           count(*) AS runs, avg(run.validation_accuracy) AS validation_accuracy,
-           max(t.status = 'diverged') AS diverged
-    FROM run_with_settings AS t JOIN run ON run.id = t.id
-    WHERE t.status IN ('finished', 'diverged')
-      AND (:experiment = 'all' OR t.experiment = :experiment)
-    GROUP BY t.experiment, t.arm, t.mode, t.consistency, t.damping, t.correction, t.workers,
-             t.model, t.dataset, t.settings),
-ranked AS (
-    SELECT *, count(*) OVER family AS trials, sum(runs) OVER family AS trial_runs,
-           row_number() OVER (family ORDER BY diverged, validation_accuracy DESC) AS place
+-- No rows: no trial of a search or of a tuned experiment has finished with a result on the validation split
+WITH trial_run AS (
+    SELECT described.*, described.experiment LIKE '%/tuning' AS tuning, validation_accuracy,
+           (SELECT validation_loss FROM last_evaluation WHERE run_id = run.id) AS validation_loss
+    FROM run_with_settings AS described JOIN run ON run.id = described.id
+    WHERE run.status IN ('finished', 'diverged')
+      AND (:experiment = 'all' OR run.experiment = :experiment)
+      AND (run.experiment LIKE '%/tuning'
+           OR EXISTS (SELECT 1 FROM json_each(host, '$.argv') WHERE value LIKE 'search=%'))),
+trial AS (
+    SELECT experiment, arm, mode, consistency, damping, correction, workers, model, dataset, lr,
+           momentum, batch, differing, settings, cluster, tuning,
+           CASE WHEN tuning THEN
+               (SELECT group_concat(key || '=' || value, ' ') FROM (
+                    SELECT key, value FROM json_each(settings)
+                    WHERE key IN ('batch', 'delay') OR key LIKE 'consistency.%' ORDER BY key))
+           END AS axes,
+           count(*) AS runs, avg(validation_accuracy) AS validation_accuracy,
+           avg(validation_loss) AS validation_loss, max(status = 'diverged') AS diverged,
+           max(CASE WHEN tuning THEN final_accuracy ELSE validation_accuracy END) AS accuracy
+    FROM trial_run
+    GROUP BY experiment, arm, mode, consistency, damping, correction, workers, model, dataset,
+             settings),
+scored AS ( -- score: more is better
+    SELECT *, CASE WHEN max(accuracy) OVER family IS NULL THEN -validation_loss
+                   ELSE validation_accuracy END AS score,
+           CASE WHEN max(accuracy) OVER family IS NULL THEN 'loss' ELSE 'accuracy' END AS best_by
     FROM trial
     WINDOW family AS (PARTITION BY experiment, arm, mode, consistency, damping, correction, workers,
-                                   model, dataset))
+                                   model, dataset, cluster, axes)),
+ranked AS (
+    SELECT *, count(*) OVER family AS trials, sum(runs) OVER family AS trial_runs,
+           row_number() OVER (family ORDER BY diverged, score DESC) AS place
+    FROM scored
+    WINDOW family AS (PARTITION BY experiment, arm, mode, consistency, damping, correction, workers,
+                                   model, dataset, cluster, axes))
 SELECT t.experiment, t.arm, t.mode, t.damping, t.workers, t.trials, t.trial_runs, t.lr, t.momentum,
-       t.batch, t.differing, t.validation_accuracy, f.seeds AS n,
+       t.batch, t.differing, t.best_by, t.validation_accuracy, t.validation_loss, f.seeds AS n,
        f.mean_accuracy AS test_accuracy, f.sd_accuracy AS test_sd, f.interval_low AS test_low,
        f.interval_high AS test_high, f.collapsed
 FROM ranked AS t LEFT JOIN accuracy_by_workers AS f
   ON f.settings = t.settings AND f.arm IS t.arm
- AND f.experiment IS CASE WHEN t.experiment LIKE '%/tuning'
-                          THEN substr(t.experiment, 1, length(t.experiment) - 7)
+ AND f.experiment IS CASE WHEN t.tuning THEN substr(t.experiment, 1, length(t.experiment) - 7)
                           ELSE t.experiment END
-WHERE t.place = 1 AND t.trials > 1 AND t.validation_accuracy IS NOT NULL
-ORDER BY t.experiment, t.workers, t.validation_accuracy DESC;
+WHERE t.place = 1 AND t.score IS NOT NULL
+ORDER BY t.experiment, t.workers, t.score DESC;

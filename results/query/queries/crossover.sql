@@ -1,7 +1,8 @@
 -- The better of synchronous and asynchronous training on each cluster: margin of accuracy or loss and its 95 % interval
 -- :experiment = all  only the runs of one experiment
 -- :workers = all  only runs with this many workers
--- A cluster is all runs of one experiment with equal workers, pace, network, model, data and length of training. Synchronous: mode=sync, and
+-- A cluster is all runs of one experiment with equal workers, pace, network, model, data and length of training (column cluster of
+-- run_with_settings). Synchronous: mode=sync, and
 -- consistency bsp and backup. metric is accuracy, on the test split; on a cluster without any, loss, on the test split or else on the
 -- validation split. Each side is represented by the configuration with the best validation accuracy or loss, over the seeds up to the
 -- last one that all configurations have; one with a diverged run only if all have some. Runs of one seed count as one, their mean. margin: mean difference on the same seeds (n), interval: half its width;
@@ -9,21 +10,14 @@
 -- in the view accuracy_by_workers.
 -- No rows: no cluster has finished runs of both sides with the same seeds
 WITH measured_run AS (
-    SELECT id, coalesce(experiment, '') AS experiment, model, dataset, workers, seed, arm, status, final_accuracy AS accuracy, validation_accuracy,
-           final_loss AS loss, (SELECT e.validation_loss FROM evaluation AS e WHERE e.run_id = run.id
-                                ORDER BY updates DESC LIMIT 1) AS validation_loss,
-           CASE WHEN mode = 'sync' OR consistency IN ('bsp', 'backup') THEN 'synchronous' ELSE 'asynchronous' END AS side,
-           json_remove(coalesce(settings, config), '$.seed', '$."pace.run"') AS settings, config, host,
-           (SELECT json_group_object(key, value) FROM (
-               SELECT key, value FROM json_each(config)
-               WHERE (key LIKE 'pace%' AND key <> 'pace.run' OR key LIKE 'network.%' OR key LIKE 'crash.%' OR key LIKE 'dataset%'
-                      OR key LIKE 'model.%' OR key IN ('engine', 'seconds', 'epochs', 'samples', 'updates'))
-                 -- Runs of older versions lack newer keys.
-                 AND value IS NOT 0 AND value IS NOT ''
-               ORDER BY key)) AS cluster
-    FROM run
-    WHERE mode IN ('sync', 'async') AND status IN ('finished', 'diverged') AND coalesce(experiment, '') NOT LIKE '%/tuning'
-      AND (:experiment = 'all' OR experiment = :experiment) AND (:workers = 'all' OR workers = :workers)),
+    SELECT run.id, coalesce(run.experiment, '') AS experiment, run.model, run.dataset, run.workers, run.seed, run.arm, run.status,
+           run.final_accuracy AS accuracy, validation_accuracy,
+           final_loss AS loss, (SELECT validation_loss FROM last_evaluation WHERE run_id = run.id) AS validation_loss,
+           CASE WHEN run.mode = 'sync' OR run.consistency IN ('bsp', 'backup') THEN 'synchronous' ELSE 'asynchronous' END AS side,
+           described.settings, config, host, cluster
+    FROM run_with_settings AS described JOIN run ON run.id = described.id
+    WHERE run.mode IN ('sync', 'async') AND run.status IN ('finished', 'diverged') AND coalesce(run.experiment, '') NOT LIKE '%/tuning'
+      AND (:experiment = 'all' OR run.experiment = :experiment) AND (:workers = 'all' OR run.workers = :workers)),
 compared_run AS (
     SELECT *, iif(max(accuracy) OVER (PARTITION BY experiment, model, workers, cluster) IS NULL, 'loss', 'accuracy') AS metric
     FROM measured_run),

@@ -1,15 +1,16 @@
 -- Updates and samples per second and accuracy, fastest first
 -- :experiment = all  only the runs of one experiment
 -- :workers = all  only runs with this many workers
--- behind: difference to the most accurate arm in the list with the same number of workers.
+-- behind: difference to the most accurate arm in the list on the same cluster: the same number of workers, pace, network, data and
+-- length of training (column cluster of run_with_settings).
 -- collapsed: number of runs that predict one class for at least 99 % of the test samples.
 -- No rows: no matching run has finished yet
 SELECT workers, arm, mode, damping, lr, batch, differing, seeds,
        mean_updates_per_second AS updates_per_s,
        mean_samples_per_second AS samples_per_s,
        mean_accuracy, sd_accuracy,
-       max(mean_accuracy) OVER (PARTITION BY experiment, model, dataset, workers) - mean_accuracy
-           AS behind,
+       max(mean_accuracy) OVER (PARTITION BY experiment, model, dataset, workers, cluster)
+           - mean_accuracy AS behind,
        mean_staleness AS staleness, collapsed, experiment
 FROM accuracy_by_workers
 WHERE seeds > 0

@@ -1,0 +1,157 @@
+/* Query best-of-tuned: which runs are trials, and which trials are compared. Query
+ * throughput-against-accuracy: which arms are compared. */
+#include "tests/results/query_rig.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct recorded_trial {
+    const char *experiment, *arm, *settings;
+    double lr, validation, loss, test; /* loss: of the validation split */
+};
+
+static void record_with_host(const struct recorded_trial *t, size_t count, const char *host)
+{
+    for (size_t i = 0; i < count; i++) {
+        int64_t id;
+        struct run_description run = rig_run;
+        run.experiment = t[i].experiment;
+        run.arm = t[i].arm;
+        run.settings = t[i].settings;
+        run.lr = t[i].lr;
+        run.seed = 1 + i;
+        run.host = host;
+        recorder *r = rig_begin(&run, &id);
+        recorder_evaluation(r, &(struct evaluation_record){.updates = 1,
+                                                           .validation_accuracy = t[i].validation,
+                                                           .validation_loss = t[i].loss,
+                                                           .test_accuracy = t[i].test});
+        rig_finish(r, &rig_outcome);
+    }
+}
+#define RECORD(trials) record_with_host(trials, COUNT_OF(trials), "{\"argv\": [\"gradlag\"]}")
+
+static size_t ask_for_trials(const char *experiment)
+{
+    char of[64];
+    const char *const settings[] = {of};
+    size_t lines = 0;
+    snprintf(of, sizeof of, "experiment=%s", experiment);
+    assert_int_equal(run_query("best-of-tuned", QUERY_CSV, settings, 1), OK);
+    for (const char *c = answer; (c = strchr(c, '\n')) != NULL; c++)
+        lines++;
+    return lines - 1; /* without the header */
+}
+
+/* Trials of two arms with 2 and 4 rates. The best by validation is not the best by test. */
+static void the_best_trial_is_shown_with_the_number_of_trials(void **state UNUSED)
+{
+    static const struct recorded_trial trials[] = {
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.5, 1, 0.9},
+        {"e/tuning", "a", "{\"lr\":2}", 2, 0.6, 1, 0.4},
+        {"e/tuning", "b", "{\"lr\":1}", 1, 0.7, 1, 0.3},
+        {"e/tuning", "b", "{\"lr\":2}", 2, 0.6, 1, 0.4},
+        {"e/tuning", "b", "{\"lr\":3}", 3, 0.1, 1, 0.1},
+        {"e", "a", "{\"lr\":2}", 2, 0.6, 1, 0.41},
+        {"e", "a", "{\"lr\":2}", 2, 0.6, 1, 0.43},
+        /* The fourth rate of b: one seed is the best of all, the other one diverged. */
+        {"e/tuning", "b", "{\"lr\":4}", 4, 0.9, 1, 0.5},
+        {"e/tuning", "b", "{\"lr\":4}", 4, NAN, NAN, NAN},
+    };
+    RECORD(trials);
+    rig_change("UPDATE run SET status = 'diverged' WHERE id = (SELECT max(id) FROM run)");
+    assert_int_equal(ask_for_trials("e/tuning"), 2);
+    assert_contains(answer, "\ne/tuning,b,async,none,4,4,5,1,");
+    assert_contains(answer, "\ne/tuning,a,async,none,4,2,2,2,");
+    assert_contains(answer, ",accuracy,0.6,1,2,0.42,0.014142135");
+    assert_contains(answer, ",accuracy,0.7,1,,,,,,\n"); /* no run with the best settings of b yet */
+}
+
+/* The cluster without slow worker, and the axis consistency.groups: one choice for each level. */
+static void trials_of_different_clusters_are_not_compared(void **state UNUSED)
+{
+#define ON(worker, groups, lr)                                                                     \
+    "{\"pace\":\"gamma\",\"pace.worker\":" worker ",\"consistency.groups\":" groups ",\"lr\":" lr  \
+    "}"
+    static const struct recorded_trial trials[] = {
+        {"e/tuning", "a", ON("-1", "1", "1"), 1, 0.9, 1, 0.9},
+        {"e/tuning", "a", ON("-1", "1", "2"), 2, 0.8, 1, 0.8},
+        {"e/tuning", "a", ON("0", "1", "1"), 1, 0.3, 1, 0.3},
+        {"e/tuning", "a", ON("0", "1", "2"), 2, 0.4, 1, 0.4},
+        {"e/tuning", "a", ON("0", "2", "1"), 1, 0.7, 1, 0.7},
+        {"e/tuning", "a", ON("0", "2", "2"), 2, 0.6, 1, 0.6},
+    };
+    RECORD(trials);
+    assert_int_equal(ask_for_trials("e/tuning"), 3);
+    static const char *const best[] = {
+        "\ne/tuning,a,async,none,4,2,2,1,0.9,32,pace.worker=-1 consistency.groups=1,accuracy,0.9,",
+        "\ne/tuning,a,async,none,4,2,2,2,0.9,32,pace.worker=0 consistency.groups=1,accuracy,0.4,",
+        "\ne/tuning,a,async,none,4,2,2,1,0.9,32,pace.worker=0 consistency.groups=2,accuracy,0.7,"};
+    for (size_t i = 0; i < COUNT_OF(best); i++)
+        assert_contains(answer, best[i]);
+}
+
+/* Text has an accuracy, too. With dataset.test=no its experiment has a metric of losses. */
+static void tuning_without_test_split_is_by_loss(void **state UNUSED)
+{
+    static const struct recorded_trial trials[] = {
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.9, 2.5, NAN},
+        {"e/tuning", "a", "{\"lr\":2}", 2, 0.8, 2.25, NAN},
+    };
+    RECORD(trials);
+    assert_int_equal(ask_for_trials("e/tuning"), 1);
+    assert_contains(answer, "\ne/tuning,a,async,none,4,2,2,2,");
+    assert_contains(answer, ",loss,0.8,2.25,");
+}
+
+/* A search may compare delays, and is by accuracy if there is one. */
+static void only_tuning_and_searches_have_trials(void **state UNUSED)
+{
+    static const struct recorded_trial runs[] = {
+        {"swept", NULL, "{\"lr\":1,\"delay\":0}", 1, 0.9, 2.5, NAN},
+        {"swept", NULL, "{\"lr\":2,\"delay\":1}", 2, 0.8, 2.25, NAN},
+    };
+    RECORD(runs);
+    assert_int_equal(ask_for_trials("swept"), 0);
+    rig_change("DELETE FROM run");
+    record_with_host(runs, COUNT_OF(runs), "{\"argv\": [\"gradlag\", \"sweep\", \"search=tpe\"]}");
+    assert_int_equal(ask_for_trials("swept"), 1);
+    assert_contains(answer, "\nswept,,async,none,4,2,2,1,");
+    assert_contains(answer, ",accuracy,0.9,2.5,");
+    /* Data without classes. */
+    rig_change("UPDATE run SET validation_accuracy = NULL");
+    assert_int_equal(ask_for_trials("swept"), 1);
+    assert_contains(answer, ",loss,,2.25,");
+    rig_change("UPDATE evaluation SET validation_loss = NULL");
+    assert_int_equal(ask_for_trials("swept"), 0);
+}
+
+/* Arm b is behind a on one cluster, and ahead of it on the other. */
+static void an_arm_is_behind_the_best_on_its_cluster(void **state UNUSED)
+{
+    static const struct recorded_trial runs[] = {
+        {"e", "a", "{\"pace.worker\":-1}", 1, 0.9, 1, 0.75},
+        {"e", "b", "{\"pace.worker\":-1,\"lr\":2}", 1, 0.9, 1, 0.625},
+        {"e", "a", "{\"pace.worker\":1}", 1, 0.9, 1, 0.25},
+        {"e", "b", "{\"pace.worker\":1,\"lr\":2}", 1, 0.9, 1, 0.5},
+    };
+    RECORD(runs);
+    assert_int_equal(run_query("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
+    assert_contains(answer, ",0.75,,0,");
+    assert_contains(answer, ",0.625,,0.125,");
+    assert_contains(answer, ",0.25,,0.25,");
+    assert_contains(answer, ",0.5,,0,");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(the_best_trial_is_shown_with_the_number_of_trials),
+        RIG_TEST(trials_of_different_clusters_are_not_compared),
+        RIG_TEST(tuning_without_test_split_is_by_loss),
+        RIG_TEST(only_tuning_and_searches_have_trials),
+        RIG_TEST(an_arm_is_behind_the_best_on_its_cluster),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
