@@ -24,13 +24,8 @@ status pace_table_add(struct pace_table *t, uint64_t worker, uint64_t step, doub
              (unsigned long long)step, (unsigned long long)worker, us);
     }
     if (t->count == t->capacity) {
-        size_t capacity = t->capacity == 0 ? 1024 : 2 * t->capacity;
-        struct pace_row *rows = NULL;
-        TRY(memory_new(&rows, capacity, sizeof *rows, "a table of step times"));
-        if (t->count > 0)
-            memcpy(rows, t->rows, t->count * sizeof *rows);
-        memory_free(t->rows);
-        t->rows = rows;
+        const size_t capacity = t->capacity == 0 ? 1024 : 2 * t->capacity;
+        TRY(memory_grow(&t->rows, t->count, capacity, sizeof *t->rows, "a table of step times"));
         t->capacity = capacity;
     }
     t->rows[t->count] =
