@@ -32,7 +32,8 @@ struct worker_options {
                         */
     bool parameters_only; /* do not load the dataset: only shapes and initial parameters */
     /* Non-zero: the run must stop; a signal handler sets it. The worker then waits for an external
-     * program for at most timeout_s. NULL: requests to stop are ignored. */
+     * program for at most timeout_s, and the pace delays no step. NULL: requests to stop are
+     * ignored. */
     const volatile sig_atomic_t *stop;
 };
 

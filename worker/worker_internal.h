@@ -39,8 +39,9 @@ struct worker {
     const char *initial; /* path of a checkpoint; NULL: random initial parameters */
     uint32_t batch;
     unsigned index;
-    uint32_t *indices;  /* [batch] */
-    struct crop *crops; /* [batch]; NULL: no augmentation */
+    const volatile sig_atomic_t *stop; /* borrowed; may be NULL */
+    uint32_t *indices;                 /* [batch] */
+    struct crop *crops;                /* [batch]; NULL: no augmentation */
     tape *training;
     struct evaluator evaluators[EVALUATORS_MOST];
     unsigned evaluation_threads; /* of worker_evaluate */

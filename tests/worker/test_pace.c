@@ -262,8 +262,22 @@ static void waiting_lasts_until_the_step_has_its_duration(void **state)
     (void)state;
     pace *p = opened("gamma", "1", SET("pace.mean_ms=30", "pace.cv=0", NULL), 0);
     uint64_t began = clock_ns();
-    pace_wait(p, 0, began);
+    pace_wait(p, 0, began, NULL);
     assert_true(clock_ns() - began >= 30000000);
+    pace_close(&p);
+}
+
+static void a_request_to_stop_ends_the_wait(void **state)
+{
+    (void)state;
+    const volatile sig_atomic_t stop = 1, go_on = 0;
+    pace *p = opened("constant", "1", SET("pace.mean_ms=250", NULL), 0);
+    uint64_t began = clock_ns();
+    pace_wait(p, 0, began, &stop);
+    assert_true(clock_ns() - began < 250000000);
+    began = clock_ns();
+    pace_wait(p, 0, began, &go_on); /* longer than two slices */
+    assert_true(clock_ns() - began >= 250000000);
     pace_close(&p);
 }
 
@@ -283,6 +297,7 @@ int main(void)
         cmocka_unit_test(several_workers_can_be_slow),
         cmocka_unit_test(workers_may_have_different_means),
         cmocka_unit_test(waiting_lasts_until_the_step_has_its_duration),
+        cmocka_unit_test(a_request_to_stop_ends_the_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,6 +28,8 @@
 #include "worker/pace/pace_table.h"
 #include "base/registry.h"
 
+#include <signal.h>
+
 enum { PACE_PARAMETERS = 8 };
 
 typedef struct pace pace;
@@ -63,7 +65,7 @@ uint64_t pace_duration_of(const pace *p, unsigned worker, uint64_t step, uint64_
  * distribution is unbounded. */
 uint64_t pace_whole_ns(double ns);
 /* Sleeps until the step that began at `started_ns` (clock_ns) has lasted its duration. NULL: no
- * delay. */
-void pace_wait(pace *p, uint64_t step, uint64_t started_ns);
+ * delay. A request to stop (clock_sleep_until_stop) ends the sleep. */
+void pace_wait(pace *p, uint64_t step, uint64_t started_ns, const volatile sig_atomic_t *stop);
 
 #endif
