@@ -120,7 +120,10 @@ done:
 static status open_network(worker *w, const struct worker_options *o)
 {
     status result = OK;
-    TRY(dataset_open(&w->data, o->settings, !o->parameters_only));
+    if (o->dataset_of != NULL)
+        dataset_borrow(&w->data, &o->dataset_of->data);
+    else
+        TRY(dataset_open(&w->data, o->settings, !o->parameters_only));
     const struct shape images = {w->data.channels, w->data.height, w->data.width};
     TRY(model_open(&w->model, o->settings, &w->data));
     TRY(model_discover(&w->model, images, w->parameters));
