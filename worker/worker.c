@@ -165,7 +165,8 @@ status worker_open(worker **out, const struct worker_options *o)
     TRY(parameter_table_open(&w->parameters));
     TRY(model_is_external(o->settings) ? open_external(w, o) : open_network(w, o));
     TRY(list_layers(w));
-    if (!o->parameters_only)
+    w->has_data = !o->parameters_only;
+    if (!o->parameters_only && !o->no_gradients)
         TRY(open_batches(w, o));
     *out = w;
     w = NULL;

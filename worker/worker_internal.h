@@ -26,13 +26,14 @@ struct evaluator {
 struct worker {
     const options *settings; /* borrowed */
     struct dataset data;
-    sampler *sampler;
-    pace *pace;
+    sampler *sampler;   /* NULL: no gradients */
+    pace *pace;         /* the same */
     external *external; /* NULL: the members from `backend` to `evaluators` compute */
     backend *backend;
     struct model model;
     parameter_table *parameters;
     struct optimizer_layer *layers; /* one for each slice */
+    bool has_data;                  /* not opened with parameters_only */
     bool has_batch_norm;
     bool joins; /* batch_norm=synchronised with at least two workers */
     uint64_t seed;
