@@ -134,7 +134,7 @@ static const enum dataset_split evaluated[] = {SPLIT_VALIDATION, SPLIT_TEST};
 
 static size_t batches_of(const worker *w, enum dataset_split split)
 {
-    const uint32_t batch = evaluation_batch(w);
+    const size_t batch = evaluation_batch(w);
     return (w->data.count[split] + batch - 1) / batch;
 }
 
