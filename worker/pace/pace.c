@@ -134,7 +134,7 @@ uint64_t pace_whole_ns(double ns)
 /* A worker's mean as a multiple of the common mean. UINT64_MAX is not the number of any step. */
 static double share_of(const pace *p, unsigned worker)
 {
-    if (p->worker_cv == 0)
+    if (p->worker_cv < PACE_CV_LEAST)
         return 1;
     struct random_stream r;
     random_open(&r, RANDOM_PACE, p->seed, worker, UINT64_MAX);

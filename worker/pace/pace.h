@@ -8,7 +8,8 @@
  *   gamma      Gamma(mean pace.mean_ms, coefficient of variation pace.cv)
  *   lognormal  log-normal with mean pace.mean_ms and coefficient of variation pace.cv
  *   pareto     Pareto with mean pace.mean_ms and shape pace.shape: rare, very long steps
- *   trace      the duration in file pace.path for this worker and step (pace_table.h)
+ *   trace      the duration in file pace.path for this worker and step; a worker without a line
+ *              there takes the lines of another one (pace_table_of)
  *   fit        drawn from the steps of a recorded run, worker by worker
  *
  * In real runs a step lasts at least this long: the worker sleeps for the rest. All kinds except
@@ -31,6 +32,8 @@
 #include <signal.h>
 
 enum { PACE_PARAMETERS = 8 };
+/* A smaller coefficient of variation counts as 0: the shape 1/cv² would become infinite. */
+#define PACE_CV_LEAST 1e-9
 
 typedef struct pace pace;
 /* Inputs of a duration. */
