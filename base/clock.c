@@ -41,6 +41,19 @@ void clock_sleep_until_ns(uint64_t when)
     }
 }
 
+void clock_sleep_until_stop(uint64_t when, const volatile sig_atomic_t *stop)
+{
+    static const uint64_t SLICE_NS = 100000000;
+    while (stop == NULL || *stop == 0) {
+        const uint64_t now = clock_ns();
+        if (stop == NULL || when <= now + SLICE_NS) {
+            clock_sleep_until_ns(when);
+            return;
+        }
+        clock_sleep_until_ns(now + SLICE_NS);
+    }
+}
+
 void clock_utc(char out[32])
 {
     struct timespec now;

@@ -44,6 +44,21 @@ status memory_new(void *out, size_t count, size_t size, const char *what)
     return OK;
 }
 
+status memory_grow(void *array, size_t count, size_t capacity, size_t size, const char *what)
+{
+    status result = OK;
+    void *fresh, *old;
+    REQUIRE(count <= capacity);
+    TRY(memory_new(&fresh, capacity, size, what));
+    memcpy(&old, array, sizeof old);
+    if (count > 0)
+        memcpy(fresh, old, count * size);
+    memory_free(old);
+    memcpy(array, &fresh, sizeof fresh);
+done:
+    return result;
+}
+
 void *memory_append(void *list, size_t *count, size_t size)
 {
     char *at;

@@ -52,7 +52,7 @@ status gradient_pool_open(gradient_pool **out, const options *settings, unsigned
 {
     status result = OK;
     gradient_pool *p = NULL;
-    const struct worker_options own = {.settings = settings, .count = workers, .stop = stop};
+    struct worker_options own = {.settings = settings, .count = workers, .stop = stop};
     *out = NULL;
     TRY(memory_new(&p, 1, sizeof *p, "a pool of workers"));
     p->settings = settings;
@@ -64,8 +64,10 @@ status gradient_pool_open(gradient_pool **out, const options *settings, unsigned
     TRY(helpers_open(&p->helpers, threads - 1));
     TRY(memory_new(&p->computing, gradient_pool_threads(p), sizeof(worker *), "workers"));
     TRY(memory_new(&p->shards, p->workers_max, sizeof(worker_shard *), "shards"));
-    for (unsigned i = gradient_pool_threads(p); i-- > 0;)
+    for (unsigned i = gradient_pool_threads(p); i-- > 0;) {
         TRY(worker_open(&p->computing[i], &own));
+        own.dataset_of = gradient_pool_own(p);
+    }
     *out = p;
     p = NULL;
 done:
@@ -82,7 +84,7 @@ void gradient_pool_close(gradient_pool **out)
     helpers_close(&p->helpers);
     for (unsigned w = 0; p->shards != NULL && w < p->workers_max; w++)
         worker_shard_close(&p->shards[w]);
-    for (unsigned i = 0; p->computing != NULL && i < threads; i++)
+    for (unsigned i = 0; p->computing != NULL && i < threads; i++) /* the dataset's owner is last */
         worker_close(&p->computing[i]);
     memory_free(p->shards);
     memory_free(p->computing);

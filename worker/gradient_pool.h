@@ -3,8 +3,9 @@
  * simulations, where a worker is not a process.
  *
  * `threads` worker objects, one of them the calling thread's, compute for any of `workers` workers.
- * They share the dataset, which is mapped. A gradient is a pure function of its job, so its bits do
- * not depend on the thread that computes it, nor on the time.
+ * They share one dataset, except external models, whose data are in their programs. A gradient is a
+ * pure function of its job, so its bits do not depend on the thread that computes it, nor on the
+ * time.
  *
  * One thread calls all functions. Jobs are the caller's memory and stay in place until done.
  */

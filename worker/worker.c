@@ -120,7 +120,10 @@ done:
 static status open_network(worker *w, const struct worker_options *o)
 {
     status result = OK;
-    TRY(dataset_open(&w->data, o->settings, !o->parameters_only));
+    if (o->dataset_of != NULL)
+        dataset_borrow(&w->data, &o->dataset_of->data);
+    else
+        TRY(dataset_open(&w->data, o->settings, !o->parameters_only));
     const struct shape images = {w->data.channels, w->data.height, w->data.width};
     TRY(model_open(&w->model, o->settings, &w->data));
     TRY(model_discover(&w->model, images, w->parameters));
@@ -155,13 +158,15 @@ status worker_open(worker **out, const struct worker_options *o)
     w->evaluation_threads = 1;
     w->seed = (uint64_t)options_integer(o->settings, "seed");
     w->index = o->index;
+    w->stop = o->stop;
     w->batch = (uint32_t)options_integer(o->settings, "batch");
     if (options_text(o->settings, "initial")[0] != '\0')
         w->initial = options_text(o->settings, "initial");
     TRY(parameter_table_open(&w->parameters));
     TRY(model_is_external(o->settings) ? open_external(w, o) : open_network(w, o));
     TRY(list_layers(w));
-    if (!o->parameters_only)
+    w->has_data = !o->parameters_only;
+    if (!o->parameters_only && !o->no_gradients)
         TRY(open_batches(w, o));
     *out = w;
     w = NULL;
@@ -345,7 +350,7 @@ status worker_gradient(worker *w, const float *parameters, uint64_t batch, float
     *stats = (struct step_stats){.began_ns = clock_ns(), .samples = w->batch};
     sampler_batch(w->sampler, batch, w->batch, w->indices);
     TRY(compute(w, parameters, batch, gradient, &loss, stats));
-    pace_wait(w->pace, batch, stats->began_ns);
+    pace_wait(w->pace, batch, stats->began_ns, w->stop);
     stats->loss = (float)(loss.sum / ((double)w->batch * w->data.targets));
     stats->correct = loss.correct;
     stats->compute_ns = clock_ns() - stats->began_ns - stats->data_ns - stats->watch_ns;
@@ -381,7 +386,7 @@ status worker_resident_results(worker *w, uint64_t first, unsigned count, struct
     const uint64_t began_ns = clock_ns();
     TRY(w->backend->kind->device_vectors_results(w->backend, out, count));
     for (unsigned i = 0; i < count; i++)
-        pace_wait(w->pace, first + i, stats[i].began_ns);
+        pace_wait(w->pace, first + i, stats[i].began_ns, w->stop);
     const uint64_t share_ns = (clock_ns() - began_ns) / count;
     for (unsigned i = 0; i < count; i++) {
         stats[i].loss = (float)(out[i].loss / ((double)w->batch * w->data.targets));

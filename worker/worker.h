@@ -31,8 +31,12 @@ struct worker_options {
     bool no_gradients; /* the caller never calls worker_gradient; pipeline stages compute gradients
                         */
     bool parameters_only; /* do not load the dataset: only shapes and initial parameters */
+    /* A worker with the same settings that lends its dataset and is closed later. It is ignored for
+     * an external model, whose data are in its program. NULL: load the dataset. */
+    const worker *dataset_of;
     /* Non-zero: the run must stop; a signal handler sets it. The worker then waits for an external
-     * program for at most timeout_s. NULL: requests to stop are ignored. */
+     * program for at most timeout_s, and the pace delays no step. NULL: requests to stop are
+     * ignored. */
     const volatile sig_atomic_t *stop;
 };
 

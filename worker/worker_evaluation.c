@@ -134,7 +134,7 @@ static const enum dataset_split evaluated[] = {SPLIT_VALIDATION, SPLIT_TEST};
 
 static size_t batches_of(const worker *w, enum dataset_split split)
 {
-    const uint32_t batch = evaluation_batch(w);
+    const size_t batch = evaluation_batch(w);
     return (w->data.count[split] + batch - 1) / batch;
 }
 
@@ -243,7 +243,7 @@ status worker_estimate_statistics(worker *w, const float *parameters, struct wor
     status result = OK;
     const float *values[2];
     struct evaluation_pass p = {.w = w, .parameters = parameters};
-    REQUIRE(w->sampler != NULL && w->has_batch_norm);
+    REQUIRE(w->has_data && w->has_batch_norm);
     TRY(open_pass(w));
     TRY(prepare(&p, w->evaluators));
     take_statistics(w, w->evaluators);
@@ -295,7 +295,7 @@ status worker_evaluate_part(worker *w, const float *parameters, unsigned part, u
     status result = OK;
     struct evaluation_pass p = {
         .w = w, .parameters = parameters, .sums = sums, .next = part, .step = parts};
-    REQUIRE(w->sampler != NULL && part < parts);
+    REQUIRE(w->has_data && part < parts);
     TRY(open_pass(w));
     TRY(prepare(&p, w->evaluators));
     TRY(evaluate_batches(&p, w->evaluators, predicted));

@@ -26,21 +26,23 @@ struct evaluator {
 struct worker {
     const options *settings; /* borrowed */
     struct dataset data;
-    sampler *sampler;
-    pace *pace;
+    sampler *sampler;   /* NULL: no gradients */
+    pace *pace;         /* the same */
     external *external; /* NULL: the members from `backend` to `evaluators` compute */
     backend *backend;
     struct model model;
     parameter_table *parameters;
     struct optimizer_layer *layers; /* one for each slice */
+    bool has_data;                  /* not opened with parameters_only */
     bool has_batch_norm;
     bool joins; /* batch_norm=synchronised with at least two workers */
     uint64_t seed;
     const char *initial; /* path of a checkpoint; NULL: random initial parameters */
     uint32_t batch;
     unsigned index;
-    uint32_t *indices;  /* [batch] */
-    struct crop *crops; /* [batch]; NULL: no augmentation */
+    const volatile sig_atomic_t *stop; /* borrowed; may be NULL */
+    uint32_t *indices;                 /* [batch] */
+    struct crop *crops;                /* [batch]; NULL: no augmentation */
     tape *training;
     struct evaluator evaluators[EVALUATORS_MOST];
     unsigned evaluation_threads; /* of worker_evaluate */

@@ -27,8 +27,9 @@
 #include <unistd.h>
 
 enum {
-    PING_MS = 1000,     /* or a quarter of the timeout, if that is less */
-    LOST_MAX = 3,       /* losses of one push or one release until the worker gives up */
+    PING_MS = 1000,        /* or a quarter of the timeout, if that is less */
+    LOST_MAX = 3,          /* losses of one push or one release until the worker gives up */
+    SAMPLES_MAX_LOG2 = 48, /* samples of one worker; with local steps their numbers fit 64 bits */
     SPIN_MAX = 1 << 18, /* parameters; during a longer update the worker does not spin, so that the
                            update can use its core */
 };
@@ -48,7 +49,8 @@ struct connection {
     struct liveness server; /* heard_ns: on this channel or the heartbeat's */
 
     uint64_t incarnation, first_batch;
-    uint64_t next; /* sequence of the next push, and of the release that we wait for */
+    uint64_t batches_max; /* a larger first_batch is an error of the server */
+    uint64_t next;        /* sequence of the next push, and of the release that we wait for */
     bool welcomed, ended, left;
     bool ended_with_error, was_evicted; /* see connection.h */
 
@@ -154,6 +156,12 @@ static status on_welcome(connection *c, const struct wire_message *m)
              "the server at %s trains %llu parameters, but this worker's model has %zu: start both "
              "with the same model and dataset",
              c->endpoint, (unsigned long long)m->welcome.count, c->count);
+    if (m->welcome.first_batch > c->batches_max)
+        FAIL(ERROR_PROTOCOL,
+             "the server at %s gave this worker batch %llu as its first, but the number of a batch "
+             "is at most %llu",
+             c->endpoint, (unsigned long long)m->welcome.first_batch,
+             (unsigned long long)c->batches_max);
     c->welcomed = true;
     c->incarnation = m->incarnation;
     c->first_batch = m->welcome.first_batch;
@@ -451,6 +459,8 @@ status connection_open(connection **out, const struct connection_options *o)
     c->run_token = o->run_token;
     c->worker = o->worker;
     c->count = o->count;
+    c->batches_max =
+        (UINT64_C(1) << SAMPLES_MAX_LOG2) / (uint64_t)options_integer(o->settings, "batch");
     c->placed = o->place != NULL;
     if (c->placed) {
         c->place = *o->place;

@@ -148,6 +148,7 @@ status pipeline_stage_open(struct pipeline_stage *p, const struct sync_trainer_o
     TRY(open_slots(p));
     TRY(open_parameters(p, o->settings, o->worker));
     TRY(pace_open(&p->pace, o->settings, c->rank));
+    p->stop = o->hooks.stop;
     p->whole.kind = &replica_pipeline;
     p->whole.c = c;
     p->whole.state = p;
@@ -232,7 +233,7 @@ static void keep_pace(const struct pipeline_stage *p, uint64_t batch, uint64_t b
     uint64_t wanted = step > 0 ? (uint64_t)((double)step * thirds / 3 / p->micro_batches)
                                : pace_duration(p->pace, batch, measured);
     if (wanted > measured)
-        clock_sleep_until_ns(begun_ns + wanted);
+        clock_sleep_until_stop(begun_ns + wanted, p->stop);
 }
 
 /* Ends a pass and returns its time. A pass without computing (p->idle) is not recorded. */

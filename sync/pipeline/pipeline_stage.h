@@ -40,6 +40,7 @@ struct pipeline_stage {
     optimizer *optimizer;
     struct optimizer_layer *layers;
     pace *pace;
+    const volatile sig_atomic_t *stop; /* ends a delay of the pace; may be NULL */
     bool idle; /* after a divergence: messages continue without computing, so that every rank learns
                   of it */
     uint64_t forward_ns, backward_ns; /* computing time since they were set to 0 */

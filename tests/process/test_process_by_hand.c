@@ -112,6 +112,29 @@ static void a_worker_may_join_later_than_the_timeout(void **state)
     process_tear_down(&more);
 }
 
+/* The second step lasts ten minutes. */
+static void a_worker_in_a_long_step_can_be_stopped(void **state)
+{
+    static const char trace[] = "worker,compute_us\n0,1000\n0,600000000\n";
+    struct process_rig *r = *state;
+    char endpoint[RIG_ENDPOINT_BYTES], token[64];
+    void *more;
+    process_set_up(&more);
+    struct process_rig *worker = more;
+    process_write(r, "steps.csv", trace);
+    process_write(worker, "steps.csv", trace);
+#define LONG_STEP RIG_DATA, "epochs=100", "batch=10", "pace=trace", "pace.path=steps.csv"
+    process_start(r, (const char *const[]){"server", LONG_STEP, NULL});
+    process_await_endpoint(r, endpoint, token);
+    process_start(worker,
+                  (const char *const[]){"worker", LONG_STEP, "worker=0", endpoint, token, NULL});
+    process_await_row(r, "SELECT count(*) FROM push");
+    kill(worker->pid, SIGTERM);
+    expect_end(worker, STOPPED, NULL);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_tear_down(&more);
+}
+
 /* ---- deaths and hangups --------------------------------------------------------------------- */
 
 static void a_worker_names_its_killed_server_and_the_run_failed(void **state)
@@ -272,6 +295,7 @@ int main(void)
         TEST(a_run_under_mpirun_is_refused_with_advice),
         TEST(a_worker_that_waits_for_its_server_can_be_stopped),
         TEST(a_worker_may_join_later_than_the_timeout),
+        TEST(a_worker_in_a_long_step_can_be_stopped),
         TEST(another_program_at_the_endpoint_is_a_protocol_error),
         TEST(a_worker_names_its_killed_server_and_the_run_failed),
         TEST(sighup_stops_a_server_in_order),

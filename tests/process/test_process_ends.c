@@ -79,6 +79,40 @@ static void after_sigterm_at_any_moment_exit_code_and_row_agree(void **state)
     }
 }
 
+/* For each of two ranks 20 steps of 100 ms, then one of ten minutes. */
+static void write_trace_with_a_long_step(struct process_rig *r)
+{
+    char text[1024] = "worker,compute_us\n";
+    size_t length = strlen(text);
+    for (int line = 0; line < 42; line++)
+        length += (size_t)snprintf(text + length, sizeof text - length, "%d,%s\n", line % 2,
+                                   line < 40 ? "100000" : "600000000");
+    process_write(r, "steps.csv", text);
+}
+
+/* The starter would kill the ranks after 15 s, and no rank would write the checkpoint. */
+static void a_request_to_stop_ends_a_long_step(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const modes[] = {"mode=sync", "mode=pipeline"};
+    write_trace_with_a_long_step(r);
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        const struct process_arguments c = process_run_arguments(
+            RIG_WITH(RIG_DATA, "model=mlp", "batch=10", "epochs=10", "evaluate_every=0",
+                     "workers=2", "pace=trace", "pace.path=steps.csv", "checkpoint=at.safetensors"),
+            modes[i]);
+        process_start(r, c.at);
+        process_await_row(r, "SELECT json_extract(progress, '$.updates') FROM run");
+        sleep(4); /* the long step has begun */
+        kill(r->pid, SIGTERM);
+        assert_int_equal(process_wait(r), STOPPED);
+        expect_code_of_row(r, STOPPED);
+        process_expect_answer(r, "SELECT max(version) = updates FROM checkpoint, run", "1");
+        unlink(process_path(r, "results.db"));
+        unlink(process_path(r, "at.safetensors"));
+    }
+}
+
 /* ---- a run that died after its last checkpoint ------------------------------------------------
  */
 
@@ -195,6 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RIG_TEST(a_request_after_the_end_does_not_change_it),
         RIG_TEST(after_sigterm_at_any_moment_exit_code_and_row_agree),
+        RIG_TEST(a_request_to_stop_ends_a_long_step),
         RIG_TEST(a_run_lost_after_its_last_checkpoint_resumes_to_its_end),
         RIG_TEST(a_failed_checkpoint_is_retried_when_the_next_is_due),
         RIG_TEST(a_run_fails_if_its_last_checkpoint_fails),

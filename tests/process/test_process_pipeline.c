@@ -55,6 +55,13 @@ static void stages_schedules_and_recomputing_change_no_bit(void **state)
     }
 }
 
+/* The ranks of one replica share its samples. */
+static void a_pipeline_may_have_more_stages_than_samples(void **state)
+{
+    struct process_rig *r = *state;
+    PIPELINE(r, "model=mlp", "workers=3", "dataset.samples=2", "dataset.classes=2");
+}
+
 /* Sums over micro-batches have another order than sums over the batch. */
 static void micro_batches_end_near_one_rank(void **state)
 {
@@ -312,6 +319,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(one_micro_batch_gives_the_bits_of_one_rank),
         PROCESS_TEST(stages_schedules_and_recomputing_change_no_bit),
+        PROCESS_TEST(a_pipeline_may_have_more_stages_than_samples),
         PROCESS_TEST(micro_batches_end_near_one_rank),
         PROCESS_TEST(replicas_give_the_bits_of_as_many_ranks),
         PROCESS_TEST(a_checkpoint_has_the_whole_model),

@@ -155,6 +155,52 @@ static void lines_of_a_trace_are_in_the_order_of_batches(void **state)
     unlink(path);
 }
 
+/* Recorded workers 0 and 2: worker 1 takes the lines of the second, and 3 too. */
+static void a_worker_takes_its_own_lines_of_a_trace_with_gaps(void **state)
+{
+    (void)state;
+    static const double us[] = {10, 30, 30, 30, 10};
+    struct pace_table t = {0};
+    size_t count = 0;
+    assert_int_equal(pace_table_add(&t, 2, 0, 30), OK);
+    assert_int_equal(pace_table_add(&t, 0, 0, 10), OK);
+    assert_int_equal(pace_table_finish(&t), OK);
+    for (unsigned w = 0; w < COUNT_OF(us); w++) {
+        assert_true(pace_table_of(&t, w, &count)[0].ns == 1000 * us[w]);
+        assert_true(pace_table_moments(&t, w).mean_ns == 1000 * us[w]);
+    }
+    pace_table_free(&t);
+}
+
+static void an_unreadable_trace_is_named(void **state)
+{
+    (void)state;
+    char path[SCRATCH_BYTES + 32];
+    struct pace_table t = {0};
+    assert_int_equal(pace_table_read(&t, scratch_folder()), ERROR_DATA); /* a folder */
+    assert_non_null(strstr(error_message(), scratch_folder()));
+    snprintf(path, sizeof path, "%s/empty-%d.csv", scratch_folder(), (int)getpid());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(pace_table_read(&t, path), ERROR_DATA);
+    assert_non_null(strstr(error_message(), path));
+    unlink(path);
+}
+
+/* Without a limit the shape of the gamma distribution is infinite, and the draw does not end. */
+static void the_smallest_variation_is_no_variation(void **state)
+{
+    (void)state;
+    pace *steps = opened("gamma", "1", SET("pace.mean_ms=10", "pace.cv=1e-200", NULL), 0);
+    pace *workers =
+        opened("constant", "1", SET("pace.mean_ms=10", "pace.worker_cv=1e-200", NULL), 0);
+    assert_int_equal(pace_duration(steps, 0, 0), 10000000);
+    assert_int_equal(pace_duration(workers, 0, 0), 10000000);
+    pace_close(&steps);
+    pace_close(&workers);
+}
+
 static void a_fitted_pace_has_the_moments_of_each_workers_times(void **state)
 {
     (void)state;
@@ -166,7 +212,7 @@ static void a_fitted_pace_has_the_moments_of_each_workers_times(void **state)
     assert_int_equal(pace_table_finish(&t), OK);
     assert_true(fabs(pace_table_moments(&t, 0).mean_ns - 5000) < 1e-9);
     assert_true(fabs(pace_table_moments(&t, 0).cv - sqrt(32.0 / 7) / 5) < 1e-12);
-    assert_true(pace_table_moments(&t, 1).mean_ns == 6000 && pace_table_moments(&t, 1).cv == 0);
+    assert_true(pace_table_moments(&t, 3).mean_ns == 6000 && pace_table_moments(&t, 3).cv == 0);
     pace_table_free(&t);
 }
 
@@ -262,8 +308,22 @@ static void waiting_lasts_until_the_step_has_its_duration(void **state)
     (void)state;
     pace *p = opened("gamma", "1", SET("pace.mean_ms=30", "pace.cv=0", NULL), 0);
     uint64_t began = clock_ns();
-    pace_wait(p, 0, began);
+    pace_wait(p, 0, began, NULL);
     assert_true(clock_ns() - began >= 30000000);
+    pace_close(&p);
+}
+
+static void a_request_to_stop_ends_the_wait(void **state)
+{
+    (void)state;
+    const volatile sig_atomic_t stop = 1, go_on = 0;
+    pace *p = opened("constant", "1", SET("pace.mean_ms=250", NULL), 0);
+    uint64_t began = clock_ns();
+    pace_wait(p, 0, began, &stop);
+    assert_true(clock_ns() - began < 250000000);
+    began = clock_ns();
+    pace_wait(p, 0, began, &go_on); /* longer than two slices */
+    assert_true(clock_ns() - began >= 250000000);
     pace_close(&p);
 }
 
@@ -276,6 +336,9 @@ int main(void)
         cmocka_unit_test(all_distributions_have_the_requested_mean),
         cmocka_unit_test(a_table_gives_each_worker_its_steps_in_order),
         cmocka_unit_test(lines_of_a_trace_are_in_the_order_of_batches),
+        cmocka_unit_test(a_worker_takes_its_own_lines_of_a_trace_with_gaps),
+        cmocka_unit_test(an_unreadable_trace_is_named),
+        cmocka_unit_test(the_smallest_variation_is_no_variation),
         cmocka_unit_test(a_fitted_pace_has_the_moments_of_each_workers_times),
         cmocka_unit_test(durations_are_limited_to_the_range_of_the_clock),
         cmocka_unit_test(gamma_draws_depend_only_on_seed_worker_and_step),
@@ -283,6 +346,7 @@ int main(void)
         cmocka_unit_test(several_workers_can_be_slow),
         cmocka_unit_test(workers_may_have_different_means),
         cmocka_unit_test(waiting_lasts_until_the_step_has_its_duration),
+        cmocka_unit_test(a_request_to_stop_ends_the_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

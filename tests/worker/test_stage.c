@@ -317,6 +317,24 @@ static void balancing_minimises_the_slowest_stage(void **state UNUSED)
         assert_int_equal(chosen[i], i);
 }
 
+/* A stage has parameters, and a pool has none. */
+static void a_model_is_not_cut_before_its_first_layer(void **state UNUSED)
+{
+    struct tape_cut cuts[4];
+    parameter_table *table = NULL;
+    tape *t = NULL;
+    assert_int_equal(parameter_table_open(&table), OK);
+    assert_int_equal(tape_open(&t, NULL, table, TAPE_DISCOVER, (struct shape){1, 8, 8}, 1), OK);
+    tensor *x = relu(t, avg_pool(t, tape_begin(t, NULL, NULL), 2, 2));
+    x = relu(t, linear(t, x, "first", 8));
+    (void)linear(t, x, "second", 10);
+    assert_int_equal(tape_cuts(t, cuts, COUNT_OF(cuts)), 1);
+    assert_string_equal(cuts[0].layer, "second");
+    assert_int_equal(tape_finish(t, NULL, 0, NULL), OK);
+    tape_close(&t);
+    parameter_table_close(&table);
+}
+
 /* resnet20's blocks have similar costs, so a cut by measured times is near the middle. */
 static void a_measured_cut_is_not_at_an_end(void **state UNUSED)
 {
@@ -337,6 +355,7 @@ int main(void)
         cmocka_unit_test(a_model_is_cut_before_the_named_layers),
         cmocka_unit_test(a_model_with_more_places_than_stages_is_cut_anywhere),
         cmocka_unit_test(a_residual_block_is_not_cut),
+        cmocka_unit_test(a_model_is_not_cut_before_its_first_layer),
         cmocka_unit_test(wrong_cuts_are_usage_errors),
         cmocka_unit_test(balancing_minimises_the_slowest_stage),
         cmocka_unit_test(a_measured_cut_is_not_at_an_end),

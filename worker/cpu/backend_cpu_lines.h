@@ -8,12 +8,6 @@
 
 #include "base/vector_line.h"
 
-/* `count` rounded up to whole lines. */
-static inline size_t lines_padded(size_t count)
-{
-    return (count + VECTOR_LANES - 1) / VECTOR_LANES * VECTOR_LANES;
-}
-
 /* The first `left` floats at `from`, at most 16; the other lanes are 0. */
 VECTOR_INLINE void lines_load(vector_line *value, const float *from, size_t left)
 {

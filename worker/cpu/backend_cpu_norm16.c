@@ -150,6 +150,19 @@ static void settle_block(struct cpu *c, struct norm16 *k, const struct op_call *
     }
 }
 
+/* Evaluations read an input that calibrations read, too, and need no sums. From the first one on
+ * the input's writer computes none, until the reader of the sums runs again. */
+static void switch_watch(const struct norm16 *k, backend_buffer *input, bool on)
+{
+    struct cpu_watch *watch = &input->value_watch;
+    if (on && k->watched == input) {
+        watch->see = see_values;
+    } else if (!on && watch->see == see_values) {
+        watch->see = NULL;
+        ((struct norm16 *)watch->reader)->seen = 0; /* sums of another input */
+    }
+}
+
 static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
 {
     status result = OK;
@@ -157,9 +170,11 @@ static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
     void *x = call->input[0]->data;
     const void *other = op->d.flags & OP_RESIDUAL ? call->input[1]->data : NULL;
     const struct norm16_places places = places_of(k);
+    const bool given = op->d.flags & OP_GIVEN_STATISTICS;
     bool seen = k->watched == call->input[0] && k->seen == k->images;
-    if (!seen && !(op->d.flags & OP_GIVEN_STATISTICS))
+    if (!seen && !given)
         see_values(op, x, 0, k->images);
+    switch_watch(k, call->input[0], !given);
     if (call->joint != NULL)
         TRY(join_values(k, call));
     for (size_t b = 0; b < k->panels.blocks; ++b)
@@ -290,7 +305,7 @@ static void close_norm(backend_op *op)
 /* A buffer has one reader; other operations compute their sums in a separate pass. */
 static void watch(struct norm16 *k, backend_buffer *input, backend_buffer *output)
 {
-    if (!(k->op.d.flags & OP_GIVEN_STATISTICS) && input->value_watch.see == NULL) {
+    if (!(k->op.d.flags & OP_GIVEN_STATISTICS) && input->value_watch.reader == NULL) {
         input->value_watch = (struct cpu_watch){see_values, &k->op};
         k->watched = input;
     }

@@ -83,6 +83,13 @@ void dataset_close(struct dataset *d)
     memset(d, 0, sizeof *d);
 }
 
+void dataset_borrow(struct dataset *out, const struct dataset *owner)
+{
+    *out = *owner;
+    out->owner = NULL;
+    out->mapped_bytes = 0;
+}
+
 size_t dataset_image_size(const struct dataset *d)
 {
     return (size_t)d->channels * d->height * d->width;

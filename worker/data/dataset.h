@@ -46,8 +46,8 @@ struct dataset {
     /* [count][channels][height][width]; text: [length]; NULL: shape only */
     const uint8_t *images[SPLIT_COUNT];
     const uint32_t *labels[SPLIT_COUNT]; /* [count], each < classes unless numeric; text: NULL */
-    void *owner;                         /* memory or mapping that contains images and labels */
-    size_t mapped_bytes;                 /* size of the mapping; 0: owner is private memory */
+    void *owner;         /* memory or mapping that contains images and labels; NULL: borrowed */
+    size_t mapped_bytes; /* size of the mapping; 0: owner is private memory */
 };
 
 /* One dataset kind: an entry of dataset_registry. */
@@ -69,6 +69,8 @@ extern const struct registry dataset_registry;
  * the keys of that kind. Samples do not depend on key `seed`. */
 status dataset_open(struct dataset *out, const options *o, bool with_data) MUST_CHECK;
 void dataset_close(struct dataset *d);
+/* *out ← the same samples, which `owner` closes later. */
+void dataset_borrow(struct dataset *out, const struct dataset *owner);
 /* True if key `dataset` names a dataset that several processes build together. */
 bool dataset_is_shared(const options *o);
 

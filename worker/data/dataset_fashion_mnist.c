@@ -138,6 +138,10 @@ static status read_idx(const struct fashion_mnist_source *source, int f, size_t 
         FAIL(ERROR_DATA, "%s: %s; %s", path,
              n > 0 ? "data follow the last item" : gzerror(stream, &(int){0}), REMEDY);
     }
+    n = gzclose_r(stream); /* Z_BUF_ERROR: the file ends within the trailer */
+    stream = NULL;
+    if (n != Z_OK)
+        FAIL(ERROR_DATA, "%s: truncated: data are missing at its end; %s", path, REMEDY);
 done:
     if (stream != NULL)
         (void)gzclose_r(stream);

@@ -18,7 +18,7 @@
 
 enum { HEADER_BYTES = 4096, CACHE_VERSION = 1, PATH_BYTES = 4096 };
 #define WAIT_WARNING_S 5.0
-#define WAIT_LIMIT_S   120.0
+#define WAIT_LIMIT_S   900.0 /* as LOADING_LIMIT_S of experiments/run/role.h */
 
 struct header {
     char magic[8];
@@ -171,6 +171,11 @@ static int lock_cache(const char *path)
     while (file >= 0 && flock(file, LOCK_EX | LOCK_NB) != 0) {
         double waited = clock_seconds() - began;
         if (errno != EWOULDBLOCK || waited > WAIT_LIMIT_S) {
+            if (errno == EWOULDBLOCK) {
+                log_warning("dataset cache: another process has not built %s within %.0f s; this "
+                            "process builds the data in its own memory",
+                            path, WAIT_LIMIT_S);
+            }
             close(file);
             return -1;
         }

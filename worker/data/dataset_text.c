@@ -54,6 +54,7 @@ struct text_source {
     uint64_t bytes;
     uint32_t vocabulary;
     const char *sha256; /* expected; "": not checked */
+    char *path;         /* the file or folder */
 };
 
 /* ---- the files ---- */
@@ -63,6 +64,7 @@ static void source_close(struct text_source *s)
     for (size_t i = 0; i < s->count; i++)
         memory_free(s->files[i].path);
     memory_free(s->files);
+    memory_free(s->path);
 }
 
 static void add_file(struct text_source *s, const char *path, const struct stat *info)
@@ -126,6 +128,7 @@ static status source_open(struct text_source *s, const options *o)
         remedy = REMEDY;
         s->sha256 = s->sha256[0] == '\0' ? INSTALLED_SHA256 : s->sha256;
     }
+    s->path = text_copy(path);
     if (stat(path, &info) != 0)
         FAIL(ERROR_DATA, "cannot find %s: %s; %s", path, strerror(errno), remedy);
     if (S_ISDIR(info.st_mode)) {
@@ -150,15 +153,23 @@ static status describe_source(const options *o, const struct text_source *s, str
     const uint64_t test = options_flag(o, "dataset.test") ? s->bytes * 90 / 100 : validation;
     if (s->bytes > UINT32_MAX) {
         FAIL(ERROR_DATA,
-             "%s: the text has %llu bytes, but at most %u can be read; use a part of it",
-             s->files[0].path, (unsigned long long)s->bytes, UINT32_MAX);
+             "%s: the text has %llu bytes, but at most %u can be read; use a part of it", s->path,
+             (unsigned long long)s->bytes, UINT32_MAX);
     }
     if (s->bytes - validation <= context) {
         FAIL(ERROR_DATA,
              "%s: the text has %llu bytes, so its validation split has %llu, but one window with "
              "its last label needs %llu; use a longer text or a smaller dataset.context",
-             s->files[0].path, (unsigned long long)s->bytes,
-             (unsigned long long)(s->bytes - validation), (unsigned long long)context + 1);
+             s->path, (unsigned long long)s->bytes, (unsigned long long)(s->bytes - validation),
+             (unsigned long long)context + 1);
+    }
+    if (options_flag(o, "dataset.test") && validation - test <= context) {
+        FAIL(ERROR_DATA,
+             "%s: the text has %llu bytes, so its test split has %llu, but one window with its "
+             "last label needs %llu; use a longer text or a smaller dataset.context, or set "
+             "dataset.test=no",
+             s->path, (unsigned long long)s->bytes, (unsigned long long)(validation - test),
+             (unsigned long long)context + 1);
     }
     out->length[SPLIT_TRAIN] = (uint32_t)test;
     out->length[SPLIT_TEST] = (uint32_t)(validation - test);
@@ -237,7 +248,7 @@ static status check_sha256(const struct text_source *s, const uint8_t *bytes)
         FAIL(ERROR_DATA,
              "%s: the text of %llu bytes has SHA-256 %s instead of %s; correct dataset.path or "
              "dataset.sha256, or run scripts/setup again if it is the installed text",
-             s->files[0].path, (unsigned long long)s->bytes, found, s->sha256);
+             s->path, (unsigned long long)s->bytes, found, s->sha256);
     }
 done:
     return result;

@@ -85,13 +85,8 @@ static status finish_sample(struct shard *s)
              s->key, s->most);
     }
     if (s->count == s->capacity) {
-        struct webdataset_sample *more;
-        size_t capacity = s->capacity > 0 ? 2 * s->capacity : 1024;
-        TRY(memory_new(&more, capacity, sizeof *more, "samples of a shard"));
-        if (s->count > 0)
-            memcpy(more, s->samples, s->count * sizeof *more);
-        memory_free(s->samples);
-        s->samples = more;
+        const size_t capacity = s->capacity > 0 ? 2 * s->capacity : 1024;
+        TRY(memory_grow(&s->samples, s->count, capacity, sizeof *s->samples, "samples of a shard"));
         s->capacity = capacity;
     }
     s->samples[s->count++] = s->pending;

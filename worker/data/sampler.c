@@ -162,8 +162,3 @@ void sampler_batch(sampler *s, uint64_t batch, uint32_t batch_size, uint32_t *in
             s->reshuffled ? order[s->first + item * s->stride] : s->first + order[item] * s->stride;
     }
 }
-
-uint32_t sampler_shard_size(const sampler *s)
-{
-    return s->size;
-}

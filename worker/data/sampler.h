@@ -37,7 +37,5 @@ void sampler_close(sampler **s);
 /* Writes `batch_size` indices of training samples; allocates nothing. Batches in ascending order
  * are cheapest. */
 void sampler_batch(sampler *s, uint64_t batch, uint32_t batch_size, uint32_t *indices);
-/* Number of samples in this worker's shard; of a text, of starts. */
-uint32_t sampler_shard_size(const sampler *s);
 
 #endif

@@ -13,8 +13,8 @@ struct model;
 /* One model: an entry of model_registry. */
 struct model_kind {
     struct about about;
-    /* Reads the model's options into m->settings; NULL: no options. An option that is not declared
-     * has its default. */
+    /* Reads the model's options, which about.options declares, into m->settings; NULL: no options.
+     */
     status (*configure)(struct model *m, const options *o);
     /* Maps images to logits or predicted numbers (m->classes×1×1), or tokens (1×T×1) to the logits
      * of the next token at each position (T×1×m->classes). A pure function of its arguments. */

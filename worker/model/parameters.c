@@ -66,14 +66,8 @@ static status grow(void *array, size_t count, size_t *capacity, size_t size)
 {
     status result = OK;
     if (count == *capacity) {
-        size_t more = *capacity == 0 ? 16 : *capacity * 2;
-        void *fresh, *old;
-        TRY(memory_new(&fresh, more, size, "the parameter table"));
-        memcpy(&old, array, sizeof old);
-        if (count > 0)
-            memcpy(fresh, old, count * size);
-        memory_free(old);
-        memcpy(array, &fresh, sizeof fresh);
+        const size_t more = *capacity == 0 ? 16 : *capacity * 2;
+        TRY(memory_grow(array, count, more, size, "the parameter table"));
         *capacity = more;
     }
 done:

@@ -98,30 +98,15 @@ static void node_close(tape *t, struct tape_node *n)
     memory_free(n);
 }
 
-/* Replaces *array by a larger array with the same `count` elements. */
-static status memory_grow(void *array, size_t count, size_t capacity, size_t size)
-{
-    status result = OK;
-    void *fresh, *old;
-    memcpy(&old, array, sizeof old);
-    TRY(memory_new(&fresh, capacity, size, "the tape"));
-    if (count > 0)
-        memcpy(fresh, old, count * size);
-    memory_free(old);
-    memcpy(array, &fresh, sizeof fresh);
-done:
-    return result;
-}
-
 static status make_room(tape *t)
 {
     status result = OK;
     if (t->node_count == t->node_capacity) {
         size_t capacity = t->node_capacity == 0 ? 32 : t->node_capacity * 2;
-        TRY(memory_grow(&t->nodes, t->node_count, capacity, sizeof *t->nodes));
-        TRY(memory_grow(&t->order, t->order_count, capacity, sizeof *t->order));
+        TRY(memory_grow(&t->nodes, t->node_count, capacity, sizeof *t->nodes, "the tape"));
+        TRY(memory_grow(&t->order, t->order_count, capacity, sizeof *t->order, "the tape"));
         /* One more: a stage's images have a gradient too. */
-        TRY(memory_grow(&t->spare, t->spare_count, capacity + 1, sizeof *t->spare));
+        TRY(memory_grow(&t->spare, t->spare_count, capacity + 1, sizeof *t->spare, "the tape"));
         t->node_capacity = capacity;
     }
 done:

@@ -35,10 +35,12 @@ static bool may_begin(enum op_kind kind)
 size_t tape_cuts(const tape *t, struct tape_cut *out, size_t capacity)
 {
     size_t count = 0;
+    bool has_layer = false; /* of the calls up to `at`: a stage needs parameters */
     REQUIRE(t->mode == TAPE_DISCOVER);
     for (size_t at = 1; at + 1 < t->tensor_count && count < capacity; ++at) {
         const tensor *next = call_of(t, at + 1);
-        if (may_begin(next->d.kind) && !crosses(t, at)) {
+        has_layer |= call_of(t, at)->layer != NO_SLICE;
+        if (has_layer && may_begin(next->d.kind) && !crosses(t, at)) {
             out[count++] =
                 (struct tape_cut){.at = at,
                                   .layer = parameter_table_layer(t->parameters, next->layer)->name,

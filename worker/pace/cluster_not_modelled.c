@@ -10,33 +10,33 @@ enum left_out {
     IN_ASYNC_IF_OFF, /* unless the flag `key` is set */
     IF_ZERO,         /* if the setting `key` is 0 */
     IF_ZERO_OR_SYNC,
-    IF_BOTH_ZERO, /* if `key` and `other` are 0 */
+    IF_NO_LIMIT, /* if no link of a worker or server has a limit */
 };
 
 /* Names are stable: queries look for them. docs/virtual-cluster.md explains each. */
 static const struct {
     const char *name;
     enum left_out when;
-    const char *key, *other;
+    const char *key;
 } parts[] = {
-    {"latency", IF_ZERO, "network.latency_ms", NULL},
-    {"latency_variation", IF_ZERO_OR_SYNC, "network.jitter_ms", NULL},
-    {"bandwidth", IF_BOTH_ZERO, "network.gbps", "network.server_gbps"},
-    {"shared_uplinks", IF_ZERO, "network.uplink_gbps", NULL},
-    {"core_network", ALWAYS, NULL, NULL},
-    {"packet_loss", ALWAYS, NULL, NULL},
-    {"tcp", ALWAYS, NULL, NULL},
-    {"encryption", ALWAYS, NULL, NULL},
-    {"memory_contention", ALWAYS, NULL, NULL},
-    {"correlated_slowdowns", IF_ZERO, "pace.window_s", NULL},
-    {"update_time", IF_ZERO_OR_SYNC, "server.apply_ms", NULL},
-    {"evaluation_time", ALWAYS, NULL, NULL},
-    {"startup", ALWAYS, NULL, NULL},
-    {"worker_crashes", IF_ZERO_OR_SYNC, "crash.mtbf_s", NULL},
-    {"server_crashes", IN_ASYNC, NULL, NULL},
-    {"new_workers", IF_ZERO_OR_SYNC, "join.after_s", NULL},
-    {"overlap", IN_ASYNC, NULL, NULL},
-    {"server_tree", IN_ASYNC_IF_OFF, "network.rack_servers", NULL},
+    {"latency", IF_ZERO, "network.latency_ms"},
+    {"latency_variation", IF_ZERO_OR_SYNC, "network.jitter_ms"},
+    {"bandwidth", IF_NO_LIMIT, NULL},
+    {"shared_uplinks", IF_ZERO, "network.uplink_gbps"},
+    {"core_network", ALWAYS, NULL},
+    {"packet_loss", ALWAYS, NULL},
+    {"tcp", ALWAYS, NULL},
+    {"encryption", ALWAYS, NULL},
+    {"memory_contention", ALWAYS, NULL},
+    {"correlated_slowdowns", IF_ZERO, "pace.window_s"},
+    {"update_time", IF_ZERO_OR_SYNC, "server.apply_ms"},
+    {"evaluation_time", ALWAYS, NULL},
+    {"startup", ALWAYS, NULL},
+    {"worker_crashes", IF_ZERO_OR_SYNC, "crash.mtbf_s"},
+    {"server_crashes", IN_ASYNC, NULL},
+    {"new_workers", IF_ZERO_OR_SYNC, "join.after_s"},
+    {"overlap", IN_ASYNC, NULL},
+    {"server_tree", IN_ASYNC_IF_OFF, "network.rack_servers"},
 };
 
 static bool is_left_out(const options *o, size_t i)
@@ -56,8 +56,10 @@ static bool is_left_out(const options *o, size_t i)
         return zero;
     case IF_ZERO_OR_SYNC:
         return sync || zero;
-    case IF_BOTH_ZERO:
-        return zero && options_real(o, parts[i].other) == 0;
+    case IF_NO_LIMIT:
+        return options_real(o, "network.gbps") == 0 &&
+               options_real(o, "network.server_gbps") == 0 &&
+               options_real(o, "network.server_in_gbps") == 0;
     }
     return true;
 }

@@ -134,7 +134,7 @@ uint64_t pace_whole_ns(double ns)
 /* A worker's mean as a multiple of the common mean. UINT64_MAX is not the number of any step. */
 static double share_of(const pace *p, unsigned worker)
 {
-    if (p->worker_cv == 0)
+    if (p->worker_cv < PACE_CV_LEAST)
         return 1;
     struct random_stream r;
     random_open(&r, RANDOM_PACE, p->seed, worker, UINT64_MAX);
@@ -165,11 +165,11 @@ uint64_t pace_duration(const pace *p, uint64_t step, uint64_t measured_ns)
     return pace_duration_of(p, p->worker, step, measured_ns);
 }
 
-void pace_wait(pace *p, uint64_t step, uint64_t started_ns)
+void pace_wait(pace *p, uint64_t step, uint64_t started_ns, const volatile sig_atomic_t *stop)
 {
     if (p == NULL)
         return;
     uint64_t measured = clock_ns() - started_ns, duration = pace_duration(p, step, measured);
     if (duration > measured)
-        clock_sleep_until_ns(started_ns + duration);
+        clock_sleep_until_stop(started_ns + duration, stop);
 }

@@ -8,7 +8,8 @@
  *   gamma      Gamma(mean pace.mean_ms, coefficient of variation pace.cv)
  *   lognormal  log-normal with mean pace.mean_ms and coefficient of variation pace.cv
  *   pareto     Pareto with mean pace.mean_ms and shape pace.shape: rare, very long steps
- *   trace      the duration in file pace.path for this worker and step (pace_table.h)
+ *   trace      the duration in file pace.path for this worker and step; a worker without a line
+ *              there takes the lines of another one (pace_table_of)
  *   fit        drawn from the steps of a recorded run, worker by worker
  *
  * In real runs a step lasts at least this long: the worker sleeps for the rest. All kinds except
@@ -28,7 +29,11 @@
 #include "worker/pace/pace_table.h"
 #include "base/registry.h"
 
+#include <signal.h>
+
 enum { PACE_PARAMETERS = 8 };
+/* A smaller coefficient of variation counts as 0: the shape 1/cv² would become infinite. */
+#define PACE_CV_LEAST 1e-9
 
 typedef struct pace pace;
 /* Inputs of a duration. */
@@ -63,7 +68,7 @@ uint64_t pace_duration_of(const pace *p, unsigned worker, uint64_t step, uint64_
  * distribution is unbounded. */
 uint64_t pace_whole_ns(double ns);
 /* Sleeps until the step that began at `started_ns` (clock_ns) has lasted its duration. NULL: no
- * delay. */
-void pace_wait(pace *p, uint64_t step, uint64_t started_ns);
+ * delay. A request to stop (clock_sleep_until_stop) ends the sleep. */
+void pace_wait(pace *p, uint64_t step, uint64_t started_ns, const volatile sig_atomic_t *stop);
 
 #endif

@@ -55,7 +55,7 @@ static const struct option spread_options[] = {MEAN_OPTION, CV_OPTION, SLOW_OPTI
 /* A gamma variable of shape k has mean k and deviation √k, so cv = 1/√k. */
 static double gamma_time(const struct pace_step *s, double mean, double cv)
 {
-    if (cv == 0)
+    if (cv < PACE_CV_LEAST)
         return mean;
     struct random_stream r = stream_of(s);
     double shape = 1 / (cv * cv);

@@ -24,13 +24,8 @@ status pace_table_add(struct pace_table *t, uint64_t worker, uint64_t step, doub
              (unsigned long long)step, (unsigned long long)worker, us);
     }
     if (t->count == t->capacity) {
-        size_t capacity = t->capacity == 0 ? 1024 : 2 * t->capacity;
-        struct pace_row *rows = NULL;
-        TRY(memory_new(&rows, capacity, sizeof *rows, "a table of step times"));
-        if (t->count > 0)
-            memcpy(rows, t->rows, t->count * sizeof *rows);
-        memory_free(t->rows);
-        t->rows = rows;
+        const size_t capacity = t->capacity == 0 ? 1024 : 2 * t->capacity;
+        TRY(memory_grow(&t->rows, t->count, capacity, sizeof *t->rows, "a table of step times"));
         t->capacity = capacity;
     }
     t->rows[t->count] =
@@ -89,18 +84,34 @@ void pace_table_free(struct pace_table *t)
     *t = (struct pace_table){0};
 }
 
+/* The place of the worker whose rows stand for this one. */
+static unsigned stand_in_of(const struct pace_table *t, unsigned worker)
+{
+    unsigned from = 0, to = t->workers;
+    REQUIRE(to > 0);
+    while (from < to) {
+        const unsigned middle = from + (to - from) / 2;
+        const uint64_t recorded = t->rows[t->first[middle]].worker;
+        if (recorded == worker)
+            return middle;
+        if (recorded < worker)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return worker % t->workers;
+}
+
 const struct pace_row *pace_table_of(const struct pace_table *t, unsigned worker, size_t *count)
 {
-    REQUIRE(t->workers > 0);
-    unsigned w = worker % t->workers;
+    const unsigned w = stand_in_of(t, worker);
     *count = t->first[w + 1] - t->first[w];
     return &t->rows[t->first[w]];
 }
 
 struct pace_moments pace_table_moments(const struct pace_table *t, unsigned worker)
 {
-    REQUIRE(t->workers > 0);
-    return t->moments[worker % t->workers];
+    return t->moments[stand_in_of(t, worker)];
 }
 
 /* ---- CSV ----------------------------------------------------------------------------------- */
@@ -216,7 +227,11 @@ status pace_table_read(struct pace_table *t, const char *path)
             TRY(read_header(line, path, &columns));
         else if (line[strspn(line, " \r\n")] != '\0')
             TRY(read_row(t, line, &columns, path, number));
-    TRY(pace_table_finish(t));
+    if (!feof(file))
+        FAIL(ERROR_DATA, "cannot read the trace pace.path=%s: %s", path, strerror(errno));
+    result = pace_table_finish(t);
+    if (result != OK)
+        (void)error_add_context(result, "pace.path=%s", path);
 done:
     if (result != OK)
         pace_table_free(t);

@@ -266,6 +266,26 @@ static void a_release_before_the_welcome_is_an_error(void **state UNUSED)
     rig_close_with(r, o);
 }
 
+/* The worker could not count the samples of later batches in 64 bits. */
+static void a_first_batch_beyond_all_batches_is_an_error(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "5");
+    struct channel_received got;
+    pid_t a;
+    channel *c = server_open(r, o, &a);
+    server_expect(c, &got, WIRE_HELLO);
+    struct wire_message welcome = {.welcome = {.count = 1000,
+                                               .first_batch = UINT64_C(1) << 53,
+                                               .payload = WIRE_PAYLOAD_FRAMES,
+                                               .timeout_ms = 5000}};
+    server_send(c, &got, WIRE_WELCOME, welcome);
+    assert_int_equal(rig_wait(a, 10), ERROR_PROTOCOL);
+    rig_expect_named(r->worker[0].message, "9007199254740992");
+    channel_close(&c);
+    rig_close_with(r, o);
+}
+
 /* The starter of a run then waits for the server's own report. */
 static void an_end_before_the_first_release_is_a_dismissal(void **state UNUSED)
 {
@@ -530,6 +550,7 @@ int main(void)
         cmocka_unit_test(a_push_that_a_broken_connection_cut_is_not_used),
         cmocka_unit_test(messages_for_a_worker_from_another_connection_are_refused),
         cmocka_unit_test(a_release_before_the_welcome_is_an_error),
+        cmocka_unit_test(a_first_batch_beyond_all_batches_is_an_error),
         cmocka_unit_test(an_end_before_the_first_release_is_a_dismissal),
         cmocka_unit_test(a_lost_push_is_sent_again_and_a_lost_release_is_requested_again),
         cmocka_unit_test(parameters_in_another_format_than_the_workers_are_an_error),

@@ -274,6 +274,8 @@ static void a_virtual_run_names_what_it_does_not_model(void **state)
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=6", RACK_SERVERS), OK);
     snprintf(names, sizeof names, "%s", process_ask(r, NOT_MODELLED));
     assert_null(strstr(names, " server_tree "));
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "network.server_in_gbps=1"), OK);
+    assert_null(strstr(process_ask(r, NOT_MODELLED), " bandwidth "));
 }
 
 static void racks_and_slow_downs_without_effect_are_a_usage_error(void **state)

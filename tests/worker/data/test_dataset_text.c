@@ -155,6 +155,8 @@ static void unfit_texts_are_refused(void **state)
     assert_refused("/dev/null", "dataset.test=no", "dataset.path");
     write_text("b", 0, 160); /* the validation split has 8 bytes: no label for the last token */
     assert_refused(path_of("b"), "dataset.test=no", "dataset.context");
+    write_text("b", 0, 161); /* the validation split has 9 bytes, the test split 8 */
+    assert_refused(path_of("b"), "dataset.test=yes", "dataset.test=no");
     assert_int_equal(mkdir(path_of("folder"), 0700), 0);
     assert_refused(path_of("folder"), "dataset.test=no", "dataset.path");
     forget_files();
@@ -177,6 +179,9 @@ static void the_checksum_is_checked(void **state)
     dataset_close(&d);
     write_text("a", 1, LENGTH);
     assert_refused(path_of("a"), set, "dataset.sha256");
+    char folder[192];
+    snprintf(folder, sizeof folder, "%s: the text of 1010 bytes", dataset_source);
+    assert_refused(dataset_source, set, folder); /* the hash is of all its files */
     forget_files();
 }
 
