@@ -74,14 +74,14 @@ static void choosing_a_part_declares_its_keys(void **state)
     EXPECT_REFUSED("damping=polynomial", "damping=inverse", "damping.power=0.25");
 }
 
-static void a_later_choice_of_another_part_drops_the_dotted_key(void **state)
+/* In one layer the order does not matter. */
+static void a_dotted_key_before_its_part_on_one_command_line_is_no_earlier_choice(void **state)
 {
     (void)state;
-    options *o;
-    assert_int_equal(COMPOSE(&o, "damping=polynomial", "damping.power=0.25", "damping=inverse"),
-                     OK);
-    assert_false(options_declared(o, "damping.power"));
-    options_close(&o);
+    EXPECT_REFUSED("damping=polynomial", "damping.power=0.25", "damping=inverse");
+    EXPECT_REFUSED("damping=polynomial", "damping=polynomial", "damping.power=0.25",
+                   "damping=inverse");
+    EXPECT_REFUSED("'damping.power'", "damping.powr=0.25", "damping=polynomial");
 }
 
 static void an_error_names_the_key_and_the_nearest_name(void **state)
@@ -237,6 +237,27 @@ static void arguments_override_a_file(void **state)
     assert_true(options_real(o, "lr") == 0.05);
     assert_non_null(strstr(options_origin(o, "workers"), ":1"));
     options_close(&o);
+    unlink(path);
+}
+
+static void a_later_choice_of_another_part_drops_the_dotted_keys_of_a_file(void **state)
+{
+    (void)state;
+    options *o;
+    const char *path = write_file("damping.power: 0.25\ndamping: polynomial\n");
+    assert_int_equal(COMPOSE(&o, path, "damping=inverse"), OK);
+    assert_false(options_declared(o, "damping.power"));
+    options_close(&o);
+    unlink(path);
+    path = write_file("model: external\nmodel.command: a\nmodel.mine: 3\n");
+    assert_int_equal(COMPOSE(&o, path, "dataset=gaussian", "model=mlp"), OK);
+    options_close(&o);
+    unlink(path);
+    path = write_file("damping.power: 0.25\ndamping: inverse\n");
+    EXPECT_REFUSED(":1: key damping.power belongs to damping=polynomial", path);
+    unlink(path);
+    path = write_file("damping.powr: 0.25\ndamping: polynomial\n");
+    EXPECT_REFUSED("'damping.powr'", path, "damping=inverse");
     unlink(path);
 }
 
@@ -438,13 +459,14 @@ int main(void)
         cmocka_unit_test(nothing_set_gives_the_defaults),
         cmocka_unit_test(a_later_setting_overrides_an_earlier_one),
         cmocka_unit_test(choosing_a_part_declares_its_keys),
-        cmocka_unit_test(a_later_choice_of_another_part_drops_the_dotted_key),
+        cmocka_unit_test(a_dotted_key_before_its_part_on_one_command_line_is_no_earlier_choice),
         cmocka_unit_test(an_error_names_the_key_and_the_nearest_name),
         cmocka_unit_test(keys_without_effect_are_refused),
         cmocka_unit_test(settings_that_contradict_each_other_are_refused),
         cmocka_unit_test(rules_that_ignore_staleness_go_with_a_barrier),
         cmocka_unit_test(of_two_lengths_from_different_origins_the_later_counts),
         cmocka_unit_test(arguments_override_a_file),
+        cmocka_unit_test(a_later_choice_of_another_part_drops_the_dotted_keys_of_a_file),
         cmocka_unit_test(a_sweep_file_is_a_base_for_one_of_its_runs),
         cmocka_unit_test(a_setting_of_a_file_is_dropped_if_a_later_choice_makes_it_idle),
         cmocka_unit_test(errors_in_a_file_name_its_line),
