@@ -138,6 +138,7 @@ static status read_all(struct search_sweep *h, const struct settings *read)
     status result = OK;
     const char *per = settings_find(read, "search.per");
     h->combinations = 1;
+    TRY(axes_check_dotted(read));
     TRY(memory_new(&h->per, read->count, sizeof *h->per, "axes"));
     for (size_t i = 0; i < read->count; i++) {
         const struct setting *s = &read->at[i];
