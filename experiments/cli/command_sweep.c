@@ -123,7 +123,9 @@ static status lay_out(const struct sweep *s, const struct settings *fixed, size_
     for (size_t c = 0; c < combinations; c++) {
         struct settings one = {0};
         axes_combine(s->axes, s->count, fixed, c, &one);
-        result = config_compose_unchecked(&o, &one);
+        result = settings_add_workers_of_hosts(&one);
+        if (result == OK)
+            result = config_compose_unchecked(&o, &one);
         settings_free(&one);
         TRY(result);
         if (config_check(o) != OK) {

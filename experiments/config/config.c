@@ -6,6 +6,7 @@
 #include "base/sha256.h"
 #include "base/suggestion.h"
 #include "experiments/config/config_effect.h"
+#include "experiments/config/hosts.h"
 #include "experiments/config/yaml_tree.h"
 #include "experiments/config/keys.h"
 #include "worker/model/model.h"
@@ -198,6 +199,24 @@ status settings_read_arguments(struct settings *s, int argc, char **argv)
         }
     }
 done:
+    return result;
+}
+
+status settings_add_workers_of_hosts(struct settings *s)
+{
+    status result = OK;
+    struct hosts hosts = {0};
+    char slots[16];
+    const char *key = settings_find(s, "hosts"), *engine = settings_find(s, "engine");
+    const bool real = engine == NULL || strcmp(engine, "real") == 0;
+    if (key == NULL || !real || settings_find(s, "workers") != NULL)
+        return OK;
+    TRY(hosts_read(&hosts, key));
+    snprintf(slots, sizeof slots, "%u", hosts_slots(&hosts));
+    if (hosts.count > 0)
+        settings_add(s, "workers", slots, "hosts");
+done:
+    hosts_free(&hosts);
     return result;
 }
 

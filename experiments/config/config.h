@@ -58,6 +58,10 @@ struct int_list {
 /* Reads "FILE.yaml" (a flat map of keys) and key=value arguments, in order. ERROR_USAGE. */
 status settings_read_arguments(struct settings *s, int argc, char **argv) MUST_CHECK;
 
+/* Adds workers=SLOTS if the settings of a real run have hosts but no workers. ERROR_USAGE: hosts
+ * cannot be read (hosts.h). */
+status settings_add_workers_of_hosts(struct settings *s) MUST_CHECK;
+
 /* ERROR_USAGE: unknown key, wrong type, out of range, or keys that contradict each other. */
 status config_compose(options **out, const struct settings *s) MUST_CHECK;
 /* The two halves of config_compose: check each key; check keys against each other. */

@@ -187,6 +187,7 @@ static status begin(struct search_sweep *h)
             continue;
         settings_free(&base);
         axes_combine(h->per, h->per_count, &h->fixed, c, &base);
+        TRY(settings_add_workers_of_hosts(&base));
         TRY(trials_begin(&h->trials, &h->space, &h->search, &base, &h->seeds));
     }
     TRY(trials_extend(&h->trials, &added));

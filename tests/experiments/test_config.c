@@ -226,6 +226,33 @@ static const char *write_file(const char *text)
     return path;
 }
 
+static void hosts_give_the_workers_of_a_real_run_without_workers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *texts[3], *workers;
+    } cases[] = {
+        {{"hosts=localhost:4,192.0.2.1:4"}, "8"},
+        {{"hosts=localhost:4,192.0.2.1:4", "workers=3"}, "3"},
+        {{"hosts=localhost"}, NULL},
+        {{"hosts=localhost:4", "engine=virtual"}, NULL},
+        {{"mode=sync"}, NULL},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct settings s = {0};
+        int count = 0;
+        while (cases[i].texts[count] != NULL)
+            count++;
+        assert_int_equal(settings_read_arguments(&s, count, (char **)cases[i].texts), OK);
+        assert_int_equal(settings_add_workers_of_hosts(&s), OK);
+        const char *workers = settings_find(&s, "workers");
+        assert_int_equal(workers == NULL, cases[i].workers == NULL);
+        if (workers != NULL)
+            assert_string_equal(workers, cases[i].workers);
+        settings_free(&s);
+    }
+}
+
 static void arguments_override_a_file(void **state)
 {
     (void)state;
@@ -465,6 +492,7 @@ int main(void)
         cmocka_unit_test(settings_that_contradict_each_other_are_refused),
         cmocka_unit_test(rules_that_ignore_staleness_go_with_a_barrier),
         cmocka_unit_test(of_two_lengths_from_different_origins_the_later_counts),
+        cmocka_unit_test(hosts_give_the_workers_of_a_real_run_without_workers),
         cmocka_unit_test(arguments_override_a_file),
         cmocka_unit_test(a_later_choice_of_another_part_drops_the_dotted_keys_of_a_file),
         cmocka_unit_test(a_sweep_file_is_a_base_for_one_of_its_runs),

@@ -290,6 +290,17 @@ static void contradicting_flags_are_errors(void **state)
     process_expect_error(r, "--drop");
 }
 
+static void hosts_give_the_workers_of_a_sweep_without_workers(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", "hosts=(localhost:4,192.0.2.1:4)", "--dry-run"), OK);
+    process_expect_line(r, "async ×8", "lenet");
+    assert_int_equal(RIG_RUN(r, "sweep", "hosts=(localhost:4,192.0.2.1:4)", "lr=0.1,0.2",
+                             "search=random", "search.trials=1", "--dry-run"),
+                     OK);
+    process_expect_line(r, "async ×8", "lr=0.");
+}
+
 /* ---- kill -9 ------------------------------------------------------------------------------------
  */
 
@@ -451,6 +462,7 @@ int main(void)
         PROCESS_TEST(work_does_not_retry_a_crashed_run_without_retries),
         PROCESS_TEST(dropping_the_queue_leaves_the_running_run_alone),
         PROCESS_TEST(contradicting_flags_are_errors),
+        PROCESS_TEST(hosts_give_the_workers_of_a_sweep_without_workers),
         PROCESS_TEST(a_killed_sweep_loses_and_repeats_no_finished_run),
         PROCESS_TEST(a_search_continues_and_repeats_the_same_trials),
         PROCESS_TEST(searches_per_key_have_equal_budgets),
