@@ -31,6 +31,7 @@ void settings_add_all(struct settings *s, const struct settings *more)
     for (size_t i = 0; i < more->count; i++) {
         settings_add(s, more->at[i].key, more->at[i].value, more->at[i].origin);
         s->at[s->count - 1].shared = more->at[i].shared;
+        s->at[s->count - 1].whole = more->at[i].whole;
         s->at[s->count - 1].overruled = more->at[i].overruled;
     }
 }
@@ -99,7 +100,14 @@ const char *settings_find(const struct settings *s, const char *key)
     return NULL;
 }
 
-/* A YAML list becomes the values of a sweep: "1,2,4". */
+/* A comma that is not in a pair of parentheses around the whole text. */
+static bool has_open_comma(const char *text)
+{
+    return text[0] != '(' && strchr(text, ',') != NULL;
+}
+
+/* A YAML list becomes the values of a sweep: "1,2,4". An element with a comma is one value, in
+ * parentheses or, if it is the only element, marked. */
 static status add_value_of(struct settings *s, const struct yaml_tree *d, const char *key,
                            const struct node *n)
 {
@@ -110,11 +118,12 @@ static status add_value_of(struct settings *s, const struct yaml_tree *d, const 
     text_add(&origin, "%s:%u", d->name, n->line);
     for (size_t i = 0; i < count; i++) {
         TRY(node_require(d, &each[i], NODE_SCALAR, key));
-        bool whole = count > 1 && strchr(each[i].text, ',') != NULL;
+        bool whole = count > 1 && has_open_comma(each[i].text);
         text_add(&value, "%s%s%s%s", i > 0 ? "," : "", whole ? "(" : "", each[i].text,
                  whole ? ")" : "");
     }
     settings_add(s, key, value.at != NULL ? value.at : "", origin.at);
+    s->at[s->count - 1].whole = n->kind == NODE_LIST && count == 1 && has_open_comma(each[0].text);
 done:
     text_free(&value);
     text_free(&origin);

@@ -29,6 +29,7 @@
 struct setting {
     char *key, *value, *origin; /* owned; origin: COMMAND_LINE, "base.yaml:12" */
     bool shared;                /* given for all arms: dropped from arms where it has no effect */
+    bool whole;                 /* one value although it has a comma: a sweep does not split it */
     bool overruled; /* a later layer of its origin chooses its part: dropped if undeclared there */
 };
 struct settings { /* zero-initialise */

@@ -52,6 +52,10 @@ status axis_read(struct axis *out, const struct setting *s)
         TRY(add_points(out, s->value));
         goto done;
     }
+    if (s->whole) {
+        TRY(add(out, s->value, strlen(s->value)));
+        goto done;
+    }
     for (const char *at = s->value;; at++) {
         depth += (*at == '(') - (*at == ')');
         if (*at != '\0' && (*at != ',' || depth > 0))

@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "experiments/config/config.h"
 #include "experiments/config/keys.h"
+#include "experiments/sweep/sweep_axis.h"
 #include "tests/rigs/scratch.h"
 
 #include <setjmp.h>
@@ -303,6 +304,40 @@ static void a_sweep_file_is_a_base_for_one_of_its_runs(void **state)
     unlink(path);
 }
 
+static void a_list_element_with_commas_is_one_value(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t values;
+        const char *first;
+    } cases[] = {
+        {"schedule.at: [\"0.5,0.75\"]\n", 1, "0.5,0.75"},
+        {"schedule.at: [\"(0.5,0.75)\"]\n", 1, "0.5,0.75"},
+        {"schedule.at: [\"0.5,0.75\", \"0.3\"]\n", 2, "0.5,0.75"},
+        {"schedule.at: [0.5, 0.75]\n", 2, "0.5"},
+        {"schedule.at: 0.5,0.75\n", 2, "0.5"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct settings s = {0};
+        struct axis a;
+        const char *path = write_file(cases[i].text);
+        assert_int_equal(settings_read_arguments(&s, 1, (char **)&path), OK);
+        assert_int_equal(axis_read(&a, &s.at[0]), OK);
+        assert_int_equal(a.count, cases[i].values);
+        assert_string_equal(a.values[0], cases[i].first);
+        axis_free(&a);
+        settings_free(&s);
+        unlink(path);
+    }
+    options *o;
+    const char *path = write_file("schedule: step\nschedule.at: [\"0.5,0.75\"]\n");
+    assert_int_equal(COMPOSE(&o, path), OK);
+    assert_string_equal(options_text(o, "schedule.at"), "0.5,0.75");
+    options_close(&o);
+    unlink(path);
+}
+
 static void a_setting_of_a_file_is_dropped_if_a_later_choice_makes_it_idle(void **state)
 {
     (void)state;
@@ -496,6 +531,7 @@ int main(void)
         cmocka_unit_test(arguments_override_a_file),
         cmocka_unit_test(a_later_choice_of_another_part_drops_the_dotted_keys_of_a_file),
         cmocka_unit_test(a_sweep_file_is_a_base_for_one_of_its_runs),
+        cmocka_unit_test(a_list_element_with_commas_is_one_value),
         cmocka_unit_test(a_setting_of_a_file_is_dropped_if_a_later_choice_makes_it_idle),
         cmocka_unit_test(errors_in_a_file_name_its_line),
         cmocka_unit_test(the_hash_covers_exactly_the_keys_that_define_the_computation),
