@@ -243,6 +243,9 @@ static status queue_command(const struct sweep_request *r)
     } others[] = {{r->again, "--again"},
                   {r->dry, "--dry-run"},
                   {r->how.part.of > 0, "--part"},
+                  {r->how.jobs > 1 && !r->work, "--jobs"},
+                  {r->how.oversubscribe && !r->work, "--oversubscribe"},
+                  {r->how.quiet && !r->work, "--quiet"},
                   {r->status + r->drop + r->work > 1, "--drop or --work"}};
     for (size_t i = 0; i < COUNT_OF(others); i++)
         if (others[i].there)

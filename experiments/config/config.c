@@ -157,13 +157,25 @@ bool config_is_experiment(const char *name)
     return false;
 }
 
+static bool ends_like_yaml(const char *word)
+{
+    const char *dot = strrchr(word, '.');
+    return dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+}
+
+bool settings_is_file(const char *argument)
+{
+    struct stat about;
+    return (strchr(argument, '=') == NULL || ends_like_yaml(argument)) &&
+           stat(argument, &about) == 0 && !S_ISDIR(about.st_mode);
+}
+
 /* Fails for an argument that is neither key=value nor a file, with the likely correction. `next`:
  * the argument after it, or NULL. */
 static status fail_for_word(const char *word, const char *next)
 {
     struct suggestion known = {.wanted = word};
-    const char *dot = strrchr(word, '.');
-    if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
+    if (ends_like_yaml(word))
         return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'; check the path",
                          word);
     if (word[0] == '-') {
@@ -196,8 +208,7 @@ status settings_read_arguments(struct settings *s, int argc, char **argv)
     status result = OK;
     for (int i = 0; i < argc; i++) {
         const char *equals = strchr(argv[i], '=');
-        struct stat about;
-        if (equals == NULL && stat(argv[i], &about) == 0 && !S_ISDIR(about.st_mode)) {
+        if (settings_is_file(argv[i])) {
             TRY(read_settings(s, argv[i]));
         } else if (equals == NULL || equals == argv[i]) {
             TRY(fail_for_word(argv[i], i + 1 < argc ? argv[i + 1] : NULL));

@@ -56,6 +56,9 @@ struct int_list {
     size_t count;
 };
 
+/* Whether an argument names a file: one that exists and either has no '=' or ends in .yaml or .yml
+ * (lr=0.1/base.yaml). */
+bool settings_is_file(const char *argument);
 /* Reads "FILE.yaml" (a flat map of keys) and key=value arguments, in order. ERROR_USAGE. */
 status settings_read_arguments(struct settings *s, int argc, char **argv) MUST_CHECK;
 

@@ -286,6 +286,16 @@ static void contradicting_flags_are_errors(void **state)
     assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
     assert_int_equal(RIG_RUN(r, "sweep", "--work", "--part", "1/2"), ERROR_USAGE);
     process_expect_error(r, "--part");
+    static const char *const idle[] = {"--jobs=2", "--oversubscribe", "--quiet"};
+    for (size_t i = 0; i < COUNT_OF(idle); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(idle[i], "="), idle[i]);
+        assert_int_equal(RIG_RUN(r, "sweep", "--status", idle[i]), ERROR_USAGE);
+        process_expect_error(r, name);
+        assert_int_equal(RIG_RUN(r, "sweep", "--drop", idle[i]), ERROR_USAGE);
+        process_expect_error(r, name);
+        assert_int_equal(RIG_RUN(r, "sweep", "--work", idle[i]), ERROR_RESULTS);
+    }
     assert_int_equal(RIG_RUN(r, "sweep", "--status", "--drop"), ERROR_USAGE);
     process_expect_error(r, "--drop");
 }
