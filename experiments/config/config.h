@@ -71,6 +71,8 @@ status config_compose(options **out, const struct settings *s) MUST_CHECK;
 /* The two halves of config_compose: check each key; check keys against each other. */
 status config_compose_unchecked(options **out, const struct settings *s) MUST_CHECK;
 status config_check(const options *o) MUST_CHECK;
+/* config_check for `gradlag replay`, which alone may have engine=replay. */
+status config_check_replay(const options *o) MUST_CHECK;
 /* config_compose_unchecked for "key=value" texts of our own code: `base`, then the layer `more`.
  * Each list ends with NULL; either may be NULL. `origin` names them in error messages. */
 status config_compose_texts(options **out, const char *const *base, const char *const *more,
