@@ -14,8 +14,9 @@ struct axis {
     size_t count;
 };
 
-/* Splits a setting's value, unless it is whole, at commas outside parentheses and removes enclosing
- * parentheses. A range with a number of points, "0.01..1:log:5", becomes these points. ERROR_USAGE */
+/* Splits a setting's value at commas outside parentheses, unless it is whole, and removes enclosing
+ * parentheses. A range with a number of points, "0.01..1:log:5", becomes these points.
+ * ERROR_USAGE */
 status axis_read(struct axis *out, const struct setting *s) MUST_CHECK;
 void axis_free(struct axis *a);
 /* ERROR_USAGE: a dotted key that no value of its part has (damping=none,inverse damping.power=0.5).
