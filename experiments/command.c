@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/suggestion.h"
 #include "base/thread.h"
+#include "experiments/config/config.h"
 #include "experiments/config/keys.h"
 #include "experiments/run/status_pipe.h"
 #include "experiments/cli/man_page.h"
@@ -419,7 +420,7 @@ status command_no_flags_left(int argc, char **argv, const char *command, const c
 status command_no_settings_left(int argc, char **argv, const char *command, const char *known)
 {
     for (int i = 0; i < argc; i++) {
-        if (strchr(argv[i], '=') != NULL) {
+        if (strchr(argv[i], '=') != NULL && !settings_is_file(argv[i])) {
             return error_set(ERROR_USAGE, __FILE__, __LINE__,
                              "%s: '%s' is not a setting of this command, which takes %s", command,
                              argv[i], known);

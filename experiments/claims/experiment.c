@@ -350,30 +350,32 @@ static void add_at(const struct at_column *at, size_t count, int64_t column, str
 {
     for (size_t i = 0; i < count; i++)
         if (contains(&at[i].columns, column))
-            settings_add_all(out, &at[i].settings);
+            settings_add_layer(out, &at[i].settings);
 }
 
 /* The settings of named levels. */
 static void add_levels(const struct experiment *e, int64_t column, struct settings *out)
 {
     for (size_t i = 0; i < e->axis_count; i++)
-        settings_add_all(out, &e->axes[i].levels[experiment_level(e, column, i)].settings);
+        settings_add_layer(out, &e->axes[i].levels[experiment_level(e, column, i)].settings);
 }
 
 /* The values of keys. */
 static void add_values(const struct experiment *e, int64_t column, struct settings *out)
 {
     char number[32];
+    struct settings values = {0};
     snprintf(number, sizeof number, "%lld", (long long)column);
     if (e->axis != NULL)
         settings_add(out, e->axis, number, e->file);
-    const size_t own = out->count;
     for (size_t i = 0; i < e->axis_count; i++) {
         const struct experiment_axis *a = &e->axes[i];
         if (!a->named)
-            settings_add(out, a->name, a->levels[experiment_level(e, column, i)].name, e->file);
+            settings_add(&values, a->name, a->levels[experiment_level(e, column, i)].name, e->file);
     }
-    mark_shared(out, own);
+    mark_shared(&values, 0);
+    settings_add_layer(out, &values);
+    settings_free(&values);
 }
 
 void experiment_settings(const struct experiment *e, const struct arm *arm, int64_t column,
@@ -385,14 +387,14 @@ void experiment_settings(const struct experiment *e, const struct arm *arm, int6
     add_levels(e, column, out);
     add_at(e->at, e->at_count, column, out);
     mark_shared(out, 0);
-    settings_add_all(out, &arm->settings);
+    settings_add_layer(out, &arm->settings);
     add_at(arm->at, arm->at_count, column, out);
     if (quick) {
         size_t own = out->count;
-        settings_add_all(out, &e->quick_settings);
+        settings_add_layer(out, &e->quick_settings);
         mark_shared(out, own);
     }
-    settings_add_all(out, more);
+    settings_add_layer(out, more);
     add_values(e, column, out);
     snprintf(number, sizeof number, "%lld", (long long)seed);
     settings_add(out, "seed", number, e->file);

@@ -36,13 +36,16 @@ static bool add_dependent(const struct reproduction *r, const struct arm *arm, i
         const struct settings *tuned = tuning_settings(&r->tuning, arm, column);
         if (tuned == NULL)
             return false;
-        settings_add_all(all, tuned);
+        settings_add_dotted_first(all, tuned);
     }
     if (arm->fit != NULL) {
         int64_t run = run_to_fit(r, arm, column, seed);
         snprintf(number, sizeof number, "%lld", (long long)run);
-        settings_add(all, "pace", "fit", r->e.file);
-        settings_add(all, "pace.run", number, r->e.file);
+        struct settings fitted = {0};
+        settings_add(&fitted, "pace", "fit", r->e.file);
+        settings_add(&fitted, "pace.run", number, r->e.file);
+        settings_add_layer(all, &fitted);
+        settings_free(&fitted);
         return run > 0;
     }
     return true;

@@ -268,9 +268,11 @@ static status compose(const struct request *r, const struct recorded_run *run, o
     snprintf(origin, sizeof origin, "run %lld", (long long)run->id);
     TRY(config_from_row_settings(&all, run->config, origin));
     settings_add(&all, "engine", "replay", origin);
-    TRY(config_compose(&recorded, &all));
+    TRY(config_compose_unchecked(&recorded, &all));
+    TRY(config_check_replay(recorded));
     apply_changes(&all, &r->changes);
-    TRY(config_compose(out, &all));
+    TRY(config_compose_unchecked(out, &all));
+    TRY(config_check_replay(*out));
     TRY(check_rounds(recorded, *out));
     if (options_integer(*out, "workers") != run->workers) {
         FAIL(ERROR_USAGE,

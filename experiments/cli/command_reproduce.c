@@ -294,7 +294,7 @@ status command_reproduce(int argc, char **argv)
             ERROR_USAGE,
             "reproduce: --again runs everything again and --no-run runs nothing; give one of them");
     }
-    if (!all && (argc == 0 || strchr(argv[0], '=') != NULL))
+    if (!all && (argc == 0 || (strchr(argv[0], '=') != NULL && !settings_is_file(argv[0]))))
         FAIL(ERROR_USAGE, "reproduce: name an experiment; `gradlag list experiments` lists them");
     int first = all ? 0 : 1;
     TRY(settings_read_arguments(&r.more, argc - first, argv + first));

@@ -98,26 +98,18 @@ static status compose_one(options **out, const struct settings *read)
 static status add_hosts(options **o, struct settings *read)
 {
     status result = OK;
-    struct hosts hosts = {0};
-    char slots[16];
     const size_t before = read->count;
     if (strcmp(options_text(*o, "engine"), "real") != 0)
         return OK;
     if (hosts_in_allocation() && settings_find(read, "hosts") == NULL &&
         options_text(*o, "endpoint")[0] == '\0')
         settings_add(read, "hosts", "slurm", "Slurm's environment");
-    const char *key = settings_find(read, "hosts");
-    TRY(hosts_read(&hosts, key != NULL ? key : ""));
-    if (hosts.count > 0 && !options_was_set(*o, "workers")) {
-        snprintf(slots, sizeof slots, "%u", hosts_slots(&hosts));
-        settings_add(read, "workers", slots, "hosts");
-    }
+    TRY(settings_add_workers_of_hosts(read));
     if (read->count > before) {
         options_close(o);
         TRY(config_compose(o, read));
     }
 done:
-    hosts_free(&hosts);
     return result;
 }
 

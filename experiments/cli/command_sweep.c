@@ -90,44 +90,6 @@ done:
     return result;
 }
 
-/* Sets *used if this combination declares the dotted key. A key used nowhere is an error. */
-static status check_dotted(const struct settings *chosen, const char *key, bool *used)
-{
-    status result = OK;
-    options *o = NULL;
-    TRY(config_compose_unchecked(&o, chosen));
-    *used = *used || options_declared(o, key);
-done:
-    options_close(&o);
-    return result;
-}
-
-static status check_all_dotted(const struct sweep *s, const struct settings *fixed,
-                               const struct settings *read, size_t combinations)
-{
-    status result = OK;
-    struct settings one = {0};
-    for (size_t i = 0; i < read->count; i++) {
-        bool used = strchr(read->at[i].key, '.') == NULL;
-        for (size_t c = 0; c < combinations && !used; c++) {
-            settings_free(&one);
-            axes_combine(s->axes, s->count, fixed, c, &one);
-            TRY(check_dotted(&one, read->at[i].key, &used));
-        }
-        if (!used) {
-            /* Compose it once more for its error message. */
-            settings_add(&one, read->at[i].key, read->at[i].value, read->at[i].origin);
-            options *o = NULL;
-            result = config_compose_unchecked(&o, &one);
-            options_close(&o);
-            goto done;
-        }
-    }
-done:
-    settings_free(&one);
-    return result;
-}
-
 /* The title: the values of the swept keys, "workers=4 damping=inverse". */
 static void set_title(struct planned_run *r, const struct sweep *s)
 {
@@ -161,7 +123,9 @@ static status lay_out(const struct sweep *s, const struct settings *fixed, size_
     for (size_t c = 0; c < combinations; c++) {
         struct settings one = {0};
         axes_combine(s->axes, s->count, fixed, c, &one);
-        result = config_compose_unchecked(&o, &one);
+        result = settings_add_workers_of_hosts(&one);
+        if (result == OK)
+            result = config_compose_unchecked(&o, &one);
         settings_free(&one);
         TRY(result);
         if (config_check(o) != OK) {
@@ -279,6 +243,9 @@ static status queue_command(const struct sweep_request *r)
     } others[] = {{r->again, "--again"},
                   {r->dry, "--dry-run"},
                   {r->how.part.of > 0, "--part"},
+                  {r->how.jobs > 1 && !r->work, "--jobs"},
+                  {r->how.oversubscribe && !r->work, "--oversubscribe"},
+                  {r->how.quiet && !r->work, "--quiet"},
                   {r->status + r->drop + r->work > 1, "--drop or --work"}};
     for (size_t i = 0; i < COUNT_OF(others); i++)
         if (others[i].there)
@@ -356,7 +323,7 @@ static status combinations(const struct sweep_request *r, struct sweep *s)
     size_t count, invalid = 0;
     TRY(find_axes(s, &r->read, &fixed));
     TRY(count_combinations(s, &count));
-    TRY(check_all_dotted(s, &fixed, &r->read, count));
+    TRY(axes_check_dotted(&r->read));
     note_varied(s, &plan);
     TRY(lay_out(s, &fixed, count, &plan, &invalid, &why));
     if (plan.count == 0)

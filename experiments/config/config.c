@@ -6,6 +6,7 @@
 #include "base/sha256.h"
 #include "base/suggestion.h"
 #include "experiments/config/config_effect.h"
+#include "experiments/config/hosts.h"
 #include "experiments/config/yaml_tree.h"
 #include "experiments/config/keys.h"
 #include "worker/model/model.h"
@@ -30,16 +31,43 @@ void settings_add_all(struct settings *s, const struct settings *more)
     for (size_t i = 0; i < more->count; i++) {
         settings_add(s, more->at[i].key, more->at[i].value, more->at[i].origin);
         s->at[s->count - 1].shared = more->at[i].shared;
+        s->at[s->count - 1].whole = more->at[i].whole;
+        s->at[s->count - 1].overruled = more->at[i].overruled;
     }
+}
+
+/* Whether `choice` chooses the part of a dotted setting (damping for damping.power). */
+static bool chooses_part_of(const struct setting *choice, const struct setting *dotted)
+{
+    const size_t length = strcspn(dotted->key, ".");
+    return dotted->key[length] == '.' && strlen(choice->key) == length &&
+           strncmp(choice->key, dotted->key, length) == 0;
+}
+
+static void overrule(struct settings *s, const struct settings *by)
+{
+    for (size_t i = 0; i < s->count; i++)
+        for (size_t k = 0; k < by->count; k++)
+            if (chooses_part_of(&by->at[k], &s->at[i]))
+                s->at[i].overruled = true;
+}
+
+void settings_add_layer(struct settings *s, const struct settings *more)
+{
+    overrule(s, more);
+    settings_add_all(s, more);
 }
 
 void settings_add_dotted_first(struct settings *s, const struct settings *more)
 {
+    overrule(s, more);
     for (int dotted = 1; dotted >= 0; dotted--) {
         for (size_t i = 0; i < more->count; i++) {
             const struct setting *each = &more->at[i];
-            if ((strchr(each->key, '.') != NULL) == dotted)
+            if ((strchr(each->key, '.') != NULL) == dotted) {
                 settings_add(s, each->key, each->value, each->origin);
+                s->at[s->count - 1].overruled = dotted;
+            }
         }
     }
 }
@@ -72,7 +100,14 @@ const char *settings_find(const struct settings *s, const char *key)
     return NULL;
 }
 
-/* A YAML list becomes the values of a sweep: "1,2,4". */
+/* A comma that is not in a pair of parentheses around the whole text. */
+static bool has_open_comma(const char *text)
+{
+    return text[0] != '(' && strchr(text, ',') != NULL;
+}
+
+/* A YAML list becomes the values of a sweep: "1,2,4". An element with a comma is one value, in
+ * parentheses or, if it is the only element, marked. */
 static status add_value_of(struct settings *s, const struct yaml_tree *d, const char *key,
                            const struct node *n)
 {
@@ -83,11 +118,12 @@ static status add_value_of(struct settings *s, const struct yaml_tree *d, const 
     text_add(&origin, "%s:%u", d->name, n->line);
     for (size_t i = 0; i < count; i++) {
         TRY(node_require(d, &each[i], NODE_SCALAR, key));
-        bool whole = count > 1 && strchr(each[i].text, ',') != NULL;
+        bool whole = count > 1 && has_open_comma(each[i].text);
         text_add(&value, "%s%s%s%s", i > 0 ? "," : "", whole ? "(" : "", each[i].text,
                  whole ? ")" : "");
     }
     settings_add(s, key, value.at != NULL ? value.at : "", origin.at);
+    s->at[s->count - 1].whole = n->kind == NODE_LIST && count == 1 && has_open_comma(each[0].text);
 done:
     text_free(&value);
     text_free(&origin);
@@ -121,13 +157,25 @@ bool config_is_experiment(const char *name)
     return false;
 }
 
+static bool ends_like_yaml(const char *word)
+{
+    const char *dot = strrchr(word, '.');
+    return dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+}
+
+bool settings_is_file(const char *argument)
+{
+    struct stat about;
+    return (strchr(argument, '=') == NULL || ends_like_yaml(argument)) &&
+           stat(argument, &about) == 0 && !S_ISDIR(about.st_mode);
+}
+
 /* Fails for an argument that is neither key=value nor a file, with the likely correction. `next`:
  * the argument after it, or NULL. */
 static status fail_for_word(const char *word, const char *next)
 {
     struct suggestion known = {.wanted = word};
-    const char *dot = strrchr(word, '.');
-    if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
+    if (ends_like_yaml(word))
         return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'; check the path",
                          word);
     if (word[0] == '-') {
@@ -160,8 +208,7 @@ status settings_read_arguments(struct settings *s, int argc, char **argv)
     status result = OK;
     for (int i = 0; i < argc; i++) {
         const char *equals = strchr(argv[i], '=');
-        struct stat about;
-        if (equals == NULL && stat(argv[i], &about) == 0 && !S_ISDIR(about.st_mode)) {
+        if (settings_is_file(argv[i])) {
             TRY(read_settings(s, argv[i]));
         } else if (equals == NULL || equals == argv[i]) {
             TRY(fail_for_word(argv[i], i + 1 < argc ? argv[i + 1] : NULL));
@@ -175,17 +222,32 @@ done:
     return result;
 }
 
+status settings_add_workers_of_hosts(struct settings *s)
+{
+    status result = OK;
+    struct hosts hosts = {0};
+    char slots[16];
+    const char *key = settings_find(s, "hosts"), *engine = settings_find(s, "engine");
+    const bool real = engine == NULL || strcmp(engine, "real") == 0;
+    if (key == NULL || !real || settings_find(s, "workers") != NULL)
+        return OK;
+    TRY(hosts_read(&hosts, key));
+    snprintf(slots, sizeof slots, "%u", hosts_slots(&hosts));
+    if (hosts.count > 0)
+        settings_add(s, "workers", slots, "hosts");
+done:
+    hosts_free(&hosts);
+    return result;
+}
+
 /* ---- composition --------------------------------------------------------------------------------
  */
 
-/* The index after the last setting that chooses a part for `dotted` (damping for damping.power). */
-static size_t choice_after(const struct settings *s, const char *dotted)
+/* True if both settings are from the command line, or from the same file. */
+static bool same_origin(const struct setting *a, const struct setting *b)
 {
-    size_t length = strcspn(dotted, ".");
-    for (size_t i = s->count; i-- > 0;)
-        if (strlen(s->at[i].key) == length && strncmp(s->at[i].key, dotted, length) == 0)
-            return i + 1;
-    return 0;
+    size_t length = strcspn(a->origin, ":");
+    return length == strcspn(b->origin, ":") && strncmp(a->origin, b->origin, length) == 0;
 }
 
 static status declare_chosen(options *o)
@@ -234,21 +296,37 @@ static bool is_overridden_list(const struct settings *s, size_t index)
     return later && (strchr(each->value, ',') != NULL || strstr(each->value, "..") != NULL);
 }
 
-/* Whether an undeclared key of settings that stand before the choice of its part falls away: it may
- * be of another part. A part that passes on any key keeps it, unless another part was chosen, too.
- */
+/* Whether the settings choose a model that is another program (`external`), or one that is not. */
+static bool any_model(const struct settings *s, bool external)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (strcmp(s->at[i].key, "model") == 0 &&
+            (strcmp(s->at[i].value, "external") == 0) == external)
+            return true;
+    return false;
+}
+
+bool settings_is_overruled(const struct settings *s, size_t index)
+{
+    const struct setting *it = &s->at[index];
+    const bool of_model = strncmp(it->key, "model.", strlen("model.")) == 0;
+    if (keys_find(it->key) == NULL && !(of_model && any_model(s, true)))
+        return false; /* a typing error */
+    for (size_t i = index + 1; i < s->count; i++)
+        if (chooses_part_of(&s->at[i], it) && (it->overruled || !same_origin(&s->at[i], it)))
+            return true;
+    return false;
+}
+
+/* Whether a dotted key that no chosen part declares is dropped. An external model passes on any
+ * key, so it keeps the key unless another model was chosen, too. */
 static bool falls_with_its_part(const struct settings *s, size_t index, const options *o)
 {
     const char *key = s->at[index].key;
-    const size_t length = strcspn(key, "."), after = choice_after(s, key);
-    if (options_declared(o, key) || index >= after)
+    if (options_declared(o, key) || !settings_is_overruled(s, index))
         return false;
-    if (!model_is_external(o) || strncmp(key, "model.", length + 1) != 0)
-        return true;
-    for (size_t i = 0; i < after; i++)
-        if (strcmp(s->at[i].key, "model") == 0 && strcmp(s->at[i].value, "external") != 0)
-            return true;
-    return false;
+    return !model_is_external(o) || strncmp(key, "model.", strlen("model.")) != 0 ||
+           any_model(s, false);
 }
 
 static status compose(options **out, const struct settings *s)
@@ -274,13 +352,6 @@ done:
     if (result != OK)
         options_close(out);
     return result;
-}
-
-/* True if both settings are from the command line, or from the same file. */
-static bool same_origin(const struct setting *a, const struct setting *b)
-{
-    size_t length = strcspn(a->origin, ":");
-    return length == strcspn(b->origin, ":") && strncmp(a->origin, b->origin, length) == 0;
 }
 
 /* True if a setting without effect is dropped instead of being an error: it was given for several
@@ -358,10 +429,12 @@ static void add_texts(struct settings *s, const char *const *texts, const char *
 status config_compose_texts(options **out, const char *const *base, const char *const *more,
                             const char *origin)
 {
-    struct settings s = {0};
+    struct settings s = {0}, later = {0};
     add_texts(&s, base, origin);
-    add_texts(&s, more, origin);
+    add_texts(&later, more, origin);
+    settings_add_layer(&s, &later);
     status result = config_compose_unchecked(out, &s);
+    settings_free(&later);
     settings_free(&s);
     return result;
 }

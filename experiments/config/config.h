@@ -6,8 +6,10 @@
  *   2. declare the dotted keys of the chosen parts (damping=polynomial declares damping.power);
  *   3. set the dotted keys.
  *
- * A dotted setting is dropped if a later setting chooses another part. So a file may contain
- * damping=polynomial damping.power=0.5 while the command line has damping=inverse.
+ * A dotted setting is dropped if a later layer chooses another part. So a file may contain
+ * damping=polynomial damping.power=0.5 while the command line has damping=inverse. Layers are: each
+ * file, the command line, and each map of settings in an experiment file. In one layer the order
+ * does not matter: damping.power=0.5 damping=inverse is an error.
  *
  * A setting without effect (damping with mode=sync) is an error if it was given for this run: on
  * the command line, or in the same file as the choice that makes it idle. It is dropped if the
@@ -27,6 +29,8 @@
 struct setting {
     char *key, *value, *origin; /* owned; origin: COMMAND_LINE, "base.yaml:12" */
     bool shared;                /* given for all arms: dropped from arms where it has no effect */
+    bool whole;                 /* one value although it has a comma: a sweep does not split it */
+    bool overruled; /* a later layer of its origin chooses its part: dropped if undeclared there */
 };
 struct settings { /* zero-initialise */
     struct setting *at;
@@ -34,9 +38,14 @@ struct settings { /* zero-initialise */
 };
 void settings_add(struct settings *s, const char *key, const char *value, const char *origin);
 void settings_add_all(struct settings *s, const struct settings *more);
-/* Adds dotted keys before the others. They then precede the choices of `more`, so that composition
- * drops those of parts that are not chosen. */
+/* Adds `more` as a later layer than all settings in `s`, also if their origins are equal. */
+void settings_add_layer(struct settings *s, const struct settings *more);
+/* Like settings_add_layer, with the dotted keys of `more` as a layer of their own before its other
+ * keys: composition drops those of parts that `more` does not choose. */
 void settings_add_dotted_first(struct settings *s, const struct settings *more);
+/* Whether a dotted setting is dropped if the part that is chosen last does not declare it: a later
+ * layer chooses its part. False for a key that no part has. */
+bool settings_is_overruled(const struct settings *s, size_t index);
 void settings_remove(struct settings *s, size_t index);
 void settings_free(struct settings *s);
 /* The value of the last setting of `key`, borrowed; NULL: there is none. */
@@ -47,16 +56,25 @@ struct int_list {
     size_t count;
 };
 
+/* Whether an argument names a file: one that exists and either has no '=' or ends in .yaml or .yml
+ * (lr=0.1/base.yaml). */
+bool settings_is_file(const char *argument);
 /* Reads "FILE.yaml" (a flat map of keys) and key=value arguments, in order. ERROR_USAGE. */
 status settings_read_arguments(struct settings *s, int argc, char **argv) MUST_CHECK;
+
+/* Adds workers=SLOTS if the settings of a real run have hosts but no workers. ERROR_USAGE: hosts
+ * cannot be read (hosts.h). */
+status settings_add_workers_of_hosts(struct settings *s) MUST_CHECK;
 
 /* ERROR_USAGE: unknown key, wrong type, out of range, or keys that contradict each other. */
 status config_compose(options **out, const struct settings *s) MUST_CHECK;
 /* The two halves of config_compose: check each key; check keys against each other. */
 status config_compose_unchecked(options **out, const struct settings *s) MUST_CHECK;
 status config_check(const options *o) MUST_CHECK;
-/* config_compose_unchecked for "key=value" texts of our own code: first `base`, then `more`. Each
- * list ends with NULL; either may be NULL. `origin` names them in error messages. */
+/* config_check for `gradlag replay`, which alone may have engine=replay. */
+status config_check_replay(const options *o) MUST_CHECK;
+/* config_compose_unchecked for "key=value" texts of our own code: `base`, then the layer `more`.
+ * Each list ends with NULL; either may be NULL. `origin` names them in error messages. */
 status config_compose_texts(options **out, const char *const *base, const char *const *more,
                             const char *origin) MUST_CHECK;
 

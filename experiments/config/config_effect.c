@@ -424,7 +424,7 @@ done:
 }
 
 /* A key without effect is an error, so that a comparison really varies what it seems to vary. */
-status config_check(const options *o)
+status config_check_replay(const options *o)
 {
     status result = OK;
     struct training_length length;
@@ -471,6 +471,20 @@ status config_check(const options *o)
     TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));
     TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));
     TRY(schedule_open(&schedule, o, 1, length.total_samples, UINT32_MAX));
+done:
+    return result;
+}
+
+status config_check(const options *o)
+{
+    status result = OK;
+    if (strcmp(options_text(o, "engine"), "replay") == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: engine=replay cannot be set for a run; `gradlag replay RUN key=value…` replays a "
+             "recorded run with other rules",
+             options_origin(o, "engine"));
+    }
+    TRY(config_check_replay(o));
 done:
     return result;
 }

@@ -442,10 +442,6 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
     l.workers = (unsigned)options_integer(o->settings, "workers");
     l.servers = servers_of(o->settings);
     progress_open(&l.progress, o->title, l.async, o->quiet);
-    if (strcmp(options_text(o->settings, "engine"), "replay") == 0) {
-        FAIL(ERROR_USAGE, "engine=replay cannot be set for a run; `gradlag replay RUN key=value…` "
-                          "replays a recorded run with other rules");
-    }
     TRY(reject_mpirun(&l));
     if (strcmp(options_text(o->settings, "engine"), "virtual") == 0) {
         TRY(begin_row(&l));

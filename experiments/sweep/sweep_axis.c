@@ -52,6 +52,10 @@ status axis_read(struct axis *out, const struct setting *s)
         TRY(add_points(out, s->value));
         goto done;
     }
+    if (s->whole) {
+        TRY(add(out, s->value, strlen(s->value)));
+        goto done;
+    }
     for (const char *at = s->value;; at++) {
         depth += (*at == '(') - (*at == ')');
         if (*at != '\0' && (*at != ',' || depth > 0))
@@ -103,4 +107,65 @@ void axes_combine(const struct axis *axes, size_t count, const struct settings *
     axes_choose(axes, count, number, &all);
     settings_add_dotted_first(out, &all);
     settings_free(&all);
+}
+
+/* ---- dotted keys --------------------------------------------------------------------------------
+ */
+
+/* The setting that chooses the part of a dotted key last; NULL: none does. */
+static const struct setting *choice_of(const struct settings *read, const char *dotted)
+{
+    const size_t length = strcspn(dotted, ".");
+    for (size_t i = read->count; i-- > 0;)
+        if (strlen(read->at[i].key) == length && strncmp(read->at[i].key, dotted, length) == 0)
+            return &read->at[i];
+    return NULL;
+}
+
+/* ERROR_USAGE: the key is none of the part `value`, or of the default if there is no choice. */
+static status check_with(const struct setting *choice, const char *value,
+                         const struct setting *dotted)
+{
+    status result = OK;
+    struct settings chosen = {0};
+    options *o = NULL;
+    if (choice != NULL)
+        settings_add(&chosen, choice->key, value, choice->origin);
+    TRY(config_compose_unchecked(&o, &chosen));
+    if (!options_declared(o, dotted->key))
+        TRY(options_set(o, dotted->key, dotted->value, dotted->origin));
+done:
+    options_close(&o);
+    settings_free(&chosen);
+    return result;
+}
+
+static status check_dotted(const struct settings *read, const struct setting *dotted)
+{
+    status result = OK;
+    struct axis a = {0};
+    const struct setting *choice = choice_of(read, dotted->key);
+    if (choice == NULL)
+        return check_with(NULL, NULL, dotted);
+    TRY(axis_read(&a, choice));
+    for (size_t v = 0; v < a.count; v++) {
+        result = check_with(choice, a.values[v], dotted);
+        if (result == OK)
+            break;
+    }
+done:
+    axis_free(&a);
+    return result;
+}
+
+status axes_check_dotted(const struct settings *read)
+{
+    status result = OK;
+    for (size_t i = 0; i < read->count; i++) {
+        const char *key = read->at[i].key;
+        if (strchr(key, '.') != NULL && !search_is_key(key) && !settings_is_overruled(read, i))
+            TRY(check_dotted(read, &read->at[i]));
+    }
+done:
+    return result;
 }

@@ -14,10 +14,14 @@ struct axis {
     size_t count;
 };
 
-/* Splits a setting's value at commas outside parentheses and removes enclosing parentheses. A range
- * with a number of points, "0.01..1:log:5", becomes these points. ERROR_USAGE */
+/* Splits a setting's value at commas outside parentheses, unless it is whole, and removes enclosing
+ * parentheses. A range with a number of points, "0.01..1:log:5", becomes these points.
+ * ERROR_USAGE */
 status axis_read(struct axis *out, const struct setting *s) MUST_CHECK;
 void axis_free(struct axis *a);
+/* ERROR_USAGE: a dotted key that no value of its part has (damping=none,inverse damping.power=0.5).
+ * Skips keys of a search and those of layers that a later layer overrules. */
+status axes_check_dotted(const struct settings *read) MUST_CHECK;
 /* Adds the settings of combination `number`; the last axis varies first. */
 void axes_choose(const struct axis *axes, size_t count, size_t number, struct settings *out);
 /* Adds `fixed` and the settings of that combination. */

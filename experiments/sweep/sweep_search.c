@@ -138,6 +138,7 @@ static status read_all(struct search_sweep *h, const struct settings *read)
     status result = OK;
     const char *per = settings_find(read, "search.per");
     h->combinations = 1;
+    TRY(axes_check_dotted(read));
     TRY(memory_new(&h->per, read->count, sizeof *h->per, "axes"));
     for (size_t i = 0; i < read->count; i++) {
         const struct setting *s = &read->at[i];
@@ -186,6 +187,7 @@ static status begin(struct search_sweep *h)
             continue;
         settings_free(&base);
         axes_combine(h->per, h->per_count, &h->fixed, c, &base);
+        TRY(settings_add_workers_of_hosts(&base));
         TRY(trials_begin(&h->trials, &h->space, &h->search, &base, &h->seeds));
     }
     TRY(trials_extend(&h->trials, &added));

@@ -78,6 +78,24 @@ static void a_mistyped_command_line_is_answered_with_the_nearest_correct_one(voi
     }
 }
 
+/* As folders of a study may be named. */
+static void a_file_may_have_an_equals_sign_in_its_path(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(process_shell(r, "mkdir -p $TMPDIR/lr=0.1"), OK);
+    process_write(r, "lr=0.1/base.yaml", "workers: 3\n");
+    process_write(r, "lr=0.1/mine.yml",
+                  "name: mine\nquestion: is it?\nworkers: [2]\narms: {one: {label: one}}\n");
+    assert_int_equal(RIG_RUN(r, "run", "lr=0.1/base.yaml", "--dry-run"), OK);
+    process_expect_line(r, "async ×3", "lenet");
+    assert_int_equal(RIG_RUN(r, "sweep", "lr=0.1/base.yaml", "seed=1,2", "--dry-run"), OK);
+    assert_int_equal(RIG_RUN(r, "reproduce", "lr=0.1/mine.yml", "--dry-run"), OK);
+    assert_int_equal(RIG_RUN(r, "report", "lr=0.1/mine.yml", "results=none.db"), ERROR_RESULTS);
+    assert_int_equal(RIG_RUN(r, "report", "lr=0.1/none.yml", "results=none.db"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "run", "lr=0.1/none.yaml", "--dry-run"), ERROR_USAGE);
+    process_expect_error(r, "lr=0.1/none.yaml");
+}
+
 /* Every command of the pages runs, except those with parts that a page shows how to add. */
 static void runs_and_sweeps_shown_in_pages_and_help_are_accepted(void **state)
 {
@@ -209,6 +227,7 @@ int main(void)
         PROCESS_TEST(help_and_lists_show_commands_and_keys),
         PROCESS_TEST(lists_of_rules_name_their_experiments),
         PROCESS_TEST(runs_and_sweeps_shown_in_pages_and_help_are_accepted),
+        PROCESS_TEST(a_file_may_have_an_equals_sign_in_its_path),
         PROCESS_TEST(a_folder_is_not_a_results_file),
         PROCESS_TEST(a_run_with_closed_standard_files_finishes_and_is_recorded),
         PROCESS_TEST(the_limit_of_open_files_is_raised_or_reported),

@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "experiments/config/config.h"
 #include "experiments/config/keys.h"
+#include "experiments/sweep/sweep_axis.h"
 #include "tests/rigs/scratch.h"
 
 #include <setjmp.h>
@@ -74,14 +75,14 @@ static void choosing_a_part_declares_its_keys(void **state)
     EXPECT_REFUSED("damping=polynomial", "damping=inverse", "damping.power=0.25");
 }
 
-static void a_later_choice_of_another_part_drops_the_dotted_key(void **state)
+/* In one layer the order does not matter. */
+static void a_dotted_key_before_its_part_on_one_command_line_is_no_earlier_choice(void **state)
 {
     (void)state;
-    options *o;
-    assert_int_equal(COMPOSE(&o, "damping=polynomial", "damping.power=0.25", "damping=inverse"),
-                     OK);
-    assert_false(options_declared(o, "damping.power"));
-    options_close(&o);
+    EXPECT_REFUSED("damping=polynomial", "damping.power=0.25", "damping=inverse");
+    EXPECT_REFUSED("damping=polynomial", "damping=polynomial", "damping.power=0.25",
+                   "damping=inverse");
+    EXPECT_REFUSED("'damping.power'", "damping.powr=0.25", "damping=polynomial");
 }
 
 static void an_error_names_the_key_and_the_nearest_name(void **state)
@@ -179,6 +180,7 @@ static void settings_that_contradict_each_other_are_refused(void **state)
     EXPECT_REFUSED("communicator.nodes", "mode=sync", "communicator=ring", "communicator.nodes=2");
     EXPECT_REFUSED("consistency.backups=2", "consistency=backup", "workers=2",
                    "consistency.backups=2");
+    EXPECT_REFUSED("gradlag replay RUN", "engine=replay");
     EXPECT_REFUSED("transport=ipc", "transport=ipc", "endpoint=tcp://127.0.0.1:7");
     EXPECT_REFUSED("run_token=xyz", "run_token=xyz");
     EXPECT_REFUSED("deterministic=false", "deterministic=false");
@@ -227,6 +229,33 @@ static const char *write_file(const char *text)
     return path;
 }
 
+static void hosts_give_the_workers_of_a_real_run_without_workers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *texts[3], *workers;
+    } cases[] = {
+        {{"hosts=localhost:4,192.0.2.1:4"}, "8"},
+        {{"hosts=localhost:4,192.0.2.1:4", "workers=3"}, "3"},
+        {{"hosts=localhost"}, NULL},
+        {{"hosts=localhost:4", "engine=virtual"}, NULL},
+        {{"mode=sync"}, NULL},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct settings s = {0};
+        int count = 0;
+        while (cases[i].texts[count] != NULL)
+            count++;
+        assert_int_equal(settings_read_arguments(&s, count, (char **)cases[i].texts), OK);
+        assert_int_equal(settings_add_workers_of_hosts(&s), OK);
+        const char *workers = settings_find(&s, "workers");
+        assert_int_equal(workers == NULL, cases[i].workers == NULL);
+        if (workers != NULL)
+            assert_string_equal(workers, cases[i].workers);
+        settings_free(&s);
+    }
+}
+
 static void arguments_override_a_file(void **state)
 {
     (void)state;
@@ -238,6 +267,27 @@ static void arguments_override_a_file(void **state)
     assert_true(options_real(o, "lr") == 0.05);
     assert_non_null(strstr(options_origin(o, "workers"), ":1"));
     options_close(&o);
+    unlink(path);
+}
+
+static void a_later_choice_of_another_part_drops_the_dotted_keys_of_a_file(void **state)
+{
+    (void)state;
+    options *o;
+    const char *path = write_file("damping.power: 0.25\ndamping: polynomial\n");
+    assert_int_equal(COMPOSE(&o, path, "damping=inverse"), OK);
+    assert_false(options_declared(o, "damping.power"));
+    options_close(&o);
+    unlink(path);
+    path = write_file("model: external\nmodel.command: a\nmodel.mine: 3\n");
+    assert_int_equal(COMPOSE(&o, path, "dataset=gaussian", "model=mlp"), OK);
+    options_close(&o);
+    unlink(path);
+    path = write_file("damping.power: 0.25\ndamping: inverse\n");
+    EXPECT_REFUSED(":1: key damping.power belongs to damping=polynomial", path);
+    unlink(path);
+    path = write_file("damping.powr: 0.25\ndamping: polynomial\n");
+    EXPECT_REFUSED("'damping.powr'", path, "damping=inverse");
     unlink(path);
 }
 
@@ -253,6 +303,40 @@ static void a_sweep_file_is_a_base_for_one_of_its_runs(void **state)
     options_close(&o);
     EXPECT_REFUSED(":1: seed=1,2 ", path, "lr=0.05", "model.activation=relu");
     EXPECT_REFUSED(":2: lr=0.001..0.3:log ", path, "seed=1", "model.activation=relu");
+    unlink(path);
+}
+
+static void a_list_element_with_commas_is_one_value(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t values;
+        const char *first;
+    } cases[] = {
+        {"schedule.at: [\"0.5,0.75\"]\n", 1, "0.5,0.75"},
+        {"schedule.at: [\"(0.5,0.75)\"]\n", 1, "0.5,0.75"},
+        {"schedule.at: [\"0.5,0.75\", \"0.3\"]\n", 2, "0.5,0.75"},
+        {"schedule.at: [0.5, 0.75]\n", 2, "0.5"},
+        {"schedule.at: 0.5,0.75\n", 2, "0.5"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct settings s = {0};
+        struct axis a;
+        const char *path = write_file(cases[i].text);
+        assert_int_equal(settings_read_arguments(&s, 1, (char **)&path), OK);
+        assert_int_equal(axis_read(&a, &s.at[0]), OK);
+        assert_int_equal(a.count, cases[i].values);
+        assert_string_equal(a.values[0], cases[i].first);
+        axis_free(&a);
+        settings_free(&s);
+        unlink(path);
+    }
+    options *o;
+    const char *path = write_file("schedule: step\nschedule.at: [\"0.5,0.75\"]\n");
+    assert_int_equal(COMPOSE(&o, path), OK);
+    assert_string_equal(options_text(o, "schedule.at"), "0.5,0.75");
+    options_close(&o);
     unlink(path);
 }
 
@@ -439,14 +523,17 @@ int main(void)
         cmocka_unit_test(nothing_set_gives_the_defaults),
         cmocka_unit_test(a_later_setting_overrides_an_earlier_one),
         cmocka_unit_test(choosing_a_part_declares_its_keys),
-        cmocka_unit_test(a_later_choice_of_another_part_drops_the_dotted_key),
+        cmocka_unit_test(a_dotted_key_before_its_part_on_one_command_line_is_no_earlier_choice),
         cmocka_unit_test(an_error_names_the_key_and_the_nearest_name),
         cmocka_unit_test(keys_without_effect_are_refused),
         cmocka_unit_test(settings_that_contradict_each_other_are_refused),
         cmocka_unit_test(rules_that_ignore_staleness_go_with_a_barrier),
         cmocka_unit_test(of_two_lengths_from_different_origins_the_later_counts),
+        cmocka_unit_test(hosts_give_the_workers_of_a_real_run_without_workers),
         cmocka_unit_test(arguments_override_a_file),
+        cmocka_unit_test(a_later_choice_of_another_part_drops_the_dotted_keys_of_a_file),
         cmocka_unit_test(a_sweep_file_is_a_base_for_one_of_its_runs),
+        cmocka_unit_test(a_list_element_with_commas_is_one_value),
         cmocka_unit_test(a_setting_of_a_file_is_dropped_if_a_later_choice_makes_it_idle),
         cmocka_unit_test(errors_in_a_file_name_its_line),
         cmocka_unit_test(the_hash_covers_exactly_the_keys_that_define_the_computation),

@@ -210,6 +210,35 @@ static void an_ineffective_shared_setting_is_dropped_and_an_arms_own_is_an_error
     experiment_close(&e);
 }
 
+/* Layers of one file: the arm's settings, its `at`, and the columns. */
+static void a_later_layer_of_the_file_drops_dotted_keys_and_the_same_layer_does_not(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "name: base\n"
+        "question: is it?\n"
+        "workers: [1]\n"
+        "seeds: [7]\n"
+        "settings: {damping: polynomial, damping.power: 0.3}\n"
+        "arms:\n"
+        "  shared: {label: s, settings: {damping: inverse}}\n"
+        "  at: {label: a, settings: {pace: gamma, pace.mean_ms: 2}, at: {1: {pace: none}}}\n"
+        "  wrong: {label: w, settings: {damping.power: 0.2, damping: inverse}}\n";
+    struct experiment e;
+    struct settings more = {0};
+    options *o;
+    assert_int_equal(open_text(&e, text), OK);
+    assert_int_equal(compose_arm(&e, "shared", &more, &o), OK);
+    assert_false(options_declared(o, "damping.power"));
+    options_close(&o);
+    assert_int_equal(compose_arm(&e, "at", &more, &o), OK);
+    assert_false(options_declared(o, "pace.mean_ms"));
+    options_close(&o);
+    assert_int_equal(compose_arm(&e, "wrong", &more, &o), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "damping.power belongs to damping=polynomial"));
+    experiment_close(&e);
+}
+
 static void specific_settings_override_general_ones(void **state)
 {
     (void)state;
@@ -540,6 +569,7 @@ int main(void)
         cmocka_unit_test(columns_may_vary_another_key),
         cmocka_unit_test(quick_may_set_the_seeds_of_one_cell),
         cmocka_unit_test(an_ineffective_shared_setting_is_dropped_and_an_arms_own_is_an_error),
+        cmocka_unit_test(a_later_layer_of_the_file_drops_dotted_keys_and_the_same_layer_does_not),
         cmocka_unit_test(specific_settings_override_general_ones),
         cmocka_unit_test(a_deeply_nested_file_is_refused_at_once),
         cmocka_unit_test(an_invalid_file_is_refused_with_line_and_key),

@@ -237,6 +237,40 @@ static void a_repeated_value_of_search_per_is_refused(void **state)
     }
 }
 
+/* The status of `gradlag sweep --dry-run search=random` with these two settings. */
+static status dry_search(const char *first, const char *second)
+{
+    char file[128];
+    const char *const texts[] = {file,           "search=random", "search.trials=2",
+                                 "lr=0.01..0.1", first,           second};
+    struct settings read = {0};
+    const struct plan_options how = {.jobs = 1};
+    snprintf(file, sizeof file, "results=%s/none.db", scratch_folder());
+    assert_int_equal(settings_read_arguments(&read, COUNT_OF(texts), (char **)texts), OK);
+    const status result = sweep_search(&read, &how, true, false);
+    settings_free(&read);
+    return result;
+}
+
+static void a_search_refuses_a_dotted_key_that_no_value_of_its_part_has(void **state)
+{
+    (void)state;
+    assert_int_equal(dry_search("damping=none,polynomial", "damping.power=0.5"), OK);
+    assert_int_equal(dry_search("damping.power=0.5", "damping=none,polynomial"), OK);
+    static const char *const wrong[][2] = {{"damping=none,inverse", "damping.power=0.5"},
+                                           {"damping=none,inverse", "damping.power=0.5,0.6"},
+                                           {"damping.power=0.5..1", "damping=none,inverse"},
+                                           {"damping=none,polynomial", "damping.powr=0.5"},
+                                           {"damping=none,polynomial", "model.size=5"}};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        const char *key = strstr(wrong[i][0], "damping.p") != NULL ? wrong[i][0] : wrong[i][1];
+        char name[32];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(key, "="), key);
+        assert_int_equal(dry_search(wrong[i][0], wrong[i][1]), ERROR_USAGE);
+        assert_non_null(strstr(error_message(), name));
+    }
+}
+
 /* ---- results of searches --------------------------------------------------------------------
  */
 
@@ -327,6 +361,7 @@ int main(void)
         cmocka_unit_test(
             a_grid_over_a_range_without_points_and_a_key_of_another_search_are_refused),
         cmocka_unit_test(a_repeated_value_of_search_per_is_refused),
+        cmocka_unit_test(a_search_refuses_a_dotted_key_that_no_value_of_its_part_has),
         cmocka_unit_test(tpe_finds_better_points_than_random_search),
         cmocka_unit_test(halving_keeps_the_best_of_each_rung),
     };

@@ -286,8 +286,29 @@ static void contradicting_flags_are_errors(void **state)
     assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
     assert_int_equal(RIG_RUN(r, "sweep", "--work", "--part", "1/2"), ERROR_USAGE);
     process_expect_error(r, "--part");
+    static const char *const idle[] = {"--jobs=2", "--oversubscribe", "--quiet"};
+    for (size_t i = 0; i < COUNT_OF(idle); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(idle[i], "="), idle[i]);
+        assert_int_equal(RIG_RUN(r, "sweep", "--status", idle[i]), ERROR_USAGE);
+        process_expect_error(r, name);
+        assert_int_equal(RIG_RUN(r, "sweep", "--drop", idle[i]), ERROR_USAGE);
+        process_expect_error(r, name);
+        assert_int_equal(RIG_RUN(r, "sweep", "--work", idle[i]), ERROR_RESULTS);
+    }
     assert_int_equal(RIG_RUN(r, "sweep", "--status", "--drop"), ERROR_USAGE);
     process_expect_error(r, "--drop");
+}
+
+static void hosts_give_the_workers_of_a_sweep_without_workers(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", "hosts=(localhost:4,192.0.2.1:4)", "--dry-run"), OK);
+    process_expect_line(r, "async ×8", "lenet");
+    assert_int_equal(RIG_RUN(r, "sweep", "hosts=(localhost:4,192.0.2.1:4)", "lr=0.1,0.2",
+                             "search=random", "search.trials=1", "--dry-run"),
+                     OK);
+    process_expect_line(r, "async ×8", "lr=0.");
 }
 
 /* ---- kill -9 ------------------------------------------------------------------------------------
@@ -451,6 +472,7 @@ int main(void)
         PROCESS_TEST(work_does_not_retry_a_crashed_run_without_retries),
         PROCESS_TEST(dropping_the_queue_leaves_the_running_run_alone),
         PROCESS_TEST(contradicting_flags_are_errors),
+        PROCESS_TEST(hosts_give_the_workers_of_a_sweep_without_workers),
         PROCESS_TEST(a_killed_sweep_loses_and_repeats_no_finished_run),
         PROCESS_TEST(a_search_continues_and_repeats_the_same_trials),
         PROCESS_TEST(searches_per_key_have_equal_budgets),

@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GRAMMAR                                                                                    \
-    "dataset=grammar", "dataset.samples=400", "dataset.context=16", "model=gpt", "model.layers=1", \
-        "model.width=16", "model.heads=2", "batch=4", "updates=20", "warmup_epochs=0", "lr=0.1",   \
-        "evaluate_every=0"
+#define WINDOWS                                                                                    \
+    "dataset.context=16", "model=gpt", "model.layers=1", "model.width=16", "model.heads=2",        \
+        "batch=4", "updates=20", "warmup_epochs=0", "lr=0.1", "evaluate_every=0"
+#define GRAMMAR "dataset=grammar", "dataset.samples=400", WINDOWS
 
 static void text_trains_in_every_mode(void **state)
 {
@@ -68,7 +68,7 @@ static void a_text_without_a_test_split_has_validation_figures(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(process_shell(r, "seq 2000 >numbers"), OK);
-    assert_int_equal(RIG_RUN(r, "run", GRAMMAR, "dataset=text", "dataset.path=numbers",
+    assert_int_equal(RIG_RUN(r, "run", WINDOWS, "dataset=text", "dataset.path=numbers",
                              "dataset.test=no", "dataset.vocabulary=128"),
                      OK);
     process_expect_answer(r, "SELECT final_loss IS NULL AND final_accuracy IS NULL FROM run", "1");
