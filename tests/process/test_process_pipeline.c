@@ -254,6 +254,14 @@ static void pipedream_ends_at_a_divergence_in_any_stage(void **state)
                      ERROR_DIVERGED);
     assert_string_equal(process_ask(r, "SELECT status FROM run"), "diverged");
     assert_string_equal(process_ask(r, "SELECT max(staleness) FROM push"), "2");
+    /* The first row that was not used is the cause; those of units in flight made no update. */
+    assert_string_equal(process_ask(r, "SELECT reason FROM push WHERE outcome = 'not_finite' ORDER "
+                                       "BY batch, worker"),
+                        "gradient");
+    assert_string_equal(process_ask(r, "SELECT count(*) > 0 AND count(gap) = 0 FROM push WHERE "
+                                       "reason = 'run_diverged'"),
+                        "1");
+    assert_string_equal(process_ask(r, "SELECT samples_used < samples_computed FROM run"), "1");
     process_expect_nothing_left(r);
 }
 
