@@ -405,6 +405,19 @@ static void a_cpu_quota_limits_the_processors(void **state)
     write_file("cpu/cpu.cfs_quota_us", "50000\n");
     assert_int_equal(processor_quota(groups, ""), 1);
     assert_true(processor_count() >= 1);
+    static const char *const made[] = {"a/b/cpu.max",
+                                       "a/cpu.max",
+                                       "cpu.max",
+                                       "cpu/cpu.cfs_period_us",
+                                       "cpu/cpu.cfs_quota_us",
+                                       "a/b",
+                                       "a",
+                                       "cpu",
+                                       ""};
+    for (size_t i = 0; i < COUNT_OF(made); i++) {
+        snprintf(path, sizeof path, "%s/%s", groups, made[i]);
+        assert_int_equal(remove(path), 0);
+    }
 }
 
 int main(void)
