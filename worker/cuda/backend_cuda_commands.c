@@ -17,17 +17,11 @@
 status cuda_grow(void *array, size_t count, size_t *capacity, size_t size)
 {
     status result = OK;
-    void *fresh, *old;
-    if (count < *capacity)
-        goto done;
-    size_t more = *capacity == 0 ? 64 : *capacity * 2;
-    TRY(memory_new(&fresh, more, size, "a step's commands"));
-    memcpy(&old, array, sizeof old);
-    if (count > 0)
-        memcpy(fresh, old, count * size);
-    memory_free(old);
-    memcpy(array, &fresh, sizeof fresh);
-    *capacity = more;
+    if (count == *capacity) {
+        const size_t more = *capacity == 0 ? 64 : *capacity * 2;
+        TRY(memory_grow(array, count, more, size, "a step's commands"));
+        *capacity = more;
+    }
 done:
     return result;
 }
