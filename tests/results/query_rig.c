@@ -1,6 +1,8 @@
 #include "tests/results/query_rig.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- a file with known values ------------------------------------------------------------------
@@ -112,4 +114,19 @@ void assert_contains(const char *text, const char *wanted)
 {
     if (strstr(text, wanted) == NULL)
         fail_msg("'%s' is not in:\n%s", wanted, text);
+}
+
+char *rig_report(const struct report_request *request)
+{
+    char path[128];
+    struct report_outline outline;
+    snprintf(path, sizeof path, "%s/report.html", rig_folder);
+    assert_int_equal(report_write(request, path, &outline), OK);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    char *page = calloc(1, outline.bytes + 1);
+    assert_non_null(page);
+    assert_int_equal(fread(page, 1, outline.bytes + 1, file), outline.bytes);
+    fclose(file);
+    return page;
 }

@@ -4,6 +4,7 @@
 #ifndef GRADLAG_TESTS_RESULTS_QUERY_RIG_H
 #define GRADLAG_TESTS_RESULTS_QUERY_RIG_H
 
+#include "results/report/report.h"
 #include "tests/results/results_rig.h"
 
 #include "results/query/query.h"
@@ -23,5 +24,8 @@ status run_query(const char *question, enum query_format format, const char *con
 /* Runs a query and asserts its complete output. */
 void assert_answer(const char *question, enum query_format format, const char *wanted);
 void assert_contains(const char *text, const char *wanted);
+
+/* The page that report_write() writes; free() it. */
+char *rig_report(const struct report_request *request);
 
 #endif

@@ -15,19 +15,10 @@ static char *page; /* of the last report; free() */
 
 static void write_report(const struct report_experiment *about)
 {
-    char path[128];
-    struct report_outline outline;
     struct report_request request = {
         .path = rig_path, .experiments = about, .experiment_count = about != NULL};
-    snprintf(path, sizeof path, "%s/report.html", rig_folder);
-    assert_int_equal(report_write(&request, path, &outline), OK);
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
     free(page);
-    page = calloc(1, outline.bytes + 1);
-    assert_non_null(page);
-    assert_int_equal(fread(page, 1, outline.bytes + 1, file), outline.bytes);
-    fclose(file);
+    page = rig_report(&request);
 }
 
 /* How often the drawings with this title have `part`. A drawing may contain others. */
