@@ -50,6 +50,7 @@ void plot_range_end(struct plot_axis *a);
 void plot_begin(struct plot *p);
 void plot_end(struct plot *p);
 
+/* Positions in pixels. On a logarithmic axis, 0 and negative values are beyond the low end. */
 double plot_x(const struct plot *p, double x);
 double plot_y(const struct plot *p, double y);
 

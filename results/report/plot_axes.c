@@ -36,9 +36,12 @@ void plot_range_end(struct plot_axis *a)
     }
 }
 
-/* Position of a value on the axis: 0 at the low end, 1 at the high end. */
+/* Position of a value on the axis: 0 at the low end, 1 at the high end. On a logarithmic axis, 0
+ * and negative values are below the low end. */
 static double share(const struct plot_axis *a, double value)
 {
+    if (a->logarithmic && value <= 0)
+        return -1;
     if (a->logarithmic)
         return log(value / a->low) / log(a->high / a->low);
     return (value - a->low) / (a->high - a->low);

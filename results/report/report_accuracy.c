@@ -162,7 +162,7 @@ static void draw_row(struct plot *p, const struct report_data *d, const struct r
         text_add(&tip, "%s: ", its->label);
         report_outcome(&tip, s, a);
         add_collapsed(&tip, c);
-        if (a->n > 1 && (!s->by_loss || ends[0] > 0))
+        if (a->n > 1)
             plot_line(p, ends, (double[]){y, y}, 2);
         if (a->n > 0)
             plot_mark(p, its->style, a->mean, y, tip.at);

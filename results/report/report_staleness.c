@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { BARS = 40 };
+enum { BARS = 40 }; /* at most */
 
 struct summary {
     double pushes, mean, deviation, most, tallest;
@@ -33,16 +33,17 @@ static struct summary summarize(const struct report_cell *c)
 /* Bars of equal width from 0; the last bar includes all larger values. */
 struct bars {
     double share[BARS];
-    int64_t width;
+    int64_t count, width;
 };
 
 static struct bars fill_bars(const struct report_cell *c, double reach)
 {
     struct bars b = {.width = (int64_t)(reach / BARS) + 1};
+    b.count = (int64_t)(reach / (double)b.width) + 1;
     double pushes = summarize(c).pushes;
     for (size_t i = 0; i < c->bins; i++) {
         int64_t bar = c->histogram[i].staleness / b.width;
-        b.share[bar < BARS ? bar : BARS - 1] += c->histogram[i].pushes / pushes;
+        b.share[bar < b.count ? bar : b.count - 1] += c->histogram[i].pushes / pushes;
     }
     return b;
 }
@@ -68,12 +69,12 @@ static void add_histogram(struct text *out, const struct report_data *d,
     struct bars b = fill_bars(c, reach);
     struct summary its = summarize(c);
     const struct report_series *series = &d->series[c->series];
-    double end = (floor(reach / (double)b.width) + 1) * (double)b.width, tallest = 0;
+    double end = (double)(b.count * b.width), tallest = 0;
     bool figure = d->figures != NULL;
     char title[256];
     snprintf(title, sizeof title, "Staleness with %lld worker%s, %s", (long long)c->workers,
              c->workers == 1 ? "" : "s", series->label);
-    for (size_t i = 0; i < BARS; i++)
+    for (int64_t i = 0; i < b.count; i++)
         tallest = fmax(tallest, b.share[i]);
     struct plot p = {
         .out = out,
@@ -96,9 +97,9 @@ static void add_histogram(struct text *out, const struct report_data *d,
         .description = "Share of gradients by staleness; the dashed line is the mean."};
     plot_begin(&p);
     plot_series_begin(&p, series->style);
-    for (int64_t i = 0; i < BARS; i++) {
+    for (int64_t i = 0; i < b.count; i++) {
         char tip[96], to[32] = "";
-        if (i == BARS - 1 && its.most >= end)
+        if (i == b.count - 1 && its.most >= end)
             snprintf(to, sizeof to, " and more");
         else if (b.width > 1)
             snprintf(to, sizeof to, " to %lld", (long long)((i + 1) * b.width - 1));
@@ -212,17 +213,16 @@ static void add_numbers(struct text *out, const struct report_data *d,
         const struct report_cell *c = &d->cells[i];
         if (!report_is_of(d, s, c) || c->bins == 0)
             continue;
-        double reach = reach_of(d, s, c->workers), pushes = summarize(c).pushes;
-        struct bars b = fill_bars(c, reach);
-        for (int64_t k = 0; k < BARS; k++) {
-            bool beyond = k == BARS - 1;
+        struct summary its = summarize(c);
+        struct bars b = fill_bars(c, reach_of(d, s, c->workers));
+        for (int64_t k = 0; k < b.count; k++) {
+            double last = (double)((k + 1) * b.width - 1);
             if (b.share[k] > 0) {
                 report_cell_series(&t, d, c->series);
                 html_cell_count(&t, c->workers);
                 html_cell_count(&t, k * b.width);
-                html_cell_number(&t, beyond ? summarize(c).most : (double)((k + 1) * b.width - 1),
-                                 0);
-                html_cell_number(&t, b.share[k] * pushes, 0);
+                html_cell_number(&t, k == b.count - 1 ? fmax(last, its.most) : last, 0);
+                html_cell_number(&t, b.share[k] * its.pushes, 0);
                 html_cell_number(&t, 100 * b.share[k], 2);
             }
         }

@@ -93,6 +93,21 @@ static void a_loss_on_the_test_split_comes_first(void **state UNUSED)
     assert_null(strstr(page, "Validation loss"));
 }
 
+/* Losses of 0.125 and 8: the interval of their mean reaches below 0. */
+static void an_interval_of_losses_that_reaches_zero_ends_in_an_arrow(void **state UNUSED)
+{
+    remove_test_split();
+    rig_change("UPDATE run SET workers = 2 WHERE arm <> 'undamped'; "
+               "UPDATE evaluation SET validation_loss = CASE run_id WHEN 1 THEN 0.125 ELSE 8 END");
+    write_report(NULL);
+    /* The wide and the narrow drawing: an arrow at each end of the interval of arm undamped. */
+    assert_int_equal(
+        count_in_drawings("Validation loss against the number of workers", "class=\"beyond\""), 4);
+    rig_change("UPDATE run SET workers = 4");
+    write_report(NULL);
+    assert_int_equal(count_in_drawings("Validation loss with 4 workers", "class=\"beyond\""), 4);
+}
+
 static void trials_are_listed_with_what_chose_between_them(void **state UNUSED)
 {
     static const char row[] =
@@ -133,6 +148,7 @@ int main(void)
         SAMPLE_TEST(runs_without_test_split_are_shown_with_their_validation_loss),
         SAMPLE_TEST(the_loss_of_data_without_classes_is_not_in_nats),
         SAMPLE_TEST(a_loss_on_the_test_split_comes_first),
+        SAMPLE_TEST(an_interval_of_losses_that_reaches_zero_ends_in_an_arrow),
         SAMPLE_TEST(trials_are_listed_with_what_chose_between_them),
         SAMPLE_TEST(a_map_names_the_unit_of_its_margins),
     };

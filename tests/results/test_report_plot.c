@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static size_t count_of(const char *text, const char *part)
@@ -147,6 +148,53 @@ static void what_lies_beyond_the_axes_ends_in_an_arrow(void **state)
     text_free(&t);
 }
 
+static void what_reaches_zero_on_a_logarithmic_axis_ends_in_an_arrow(void **state)
+{
+    (void)state;
+    struct text t = {0};
+    struct plot p = unit_plot(&t);
+    p.x = p.y = (struct plot_axis){.low = 1, .high = 100, .logarithmic = true};
+    plot_error_bar(&p, 10, 0, 10);
+    assert_contains(t.at, "M50.0 100.0V50.0");
+    assert_int_equal(count_of(t.at, "beyond"), 1);
+    t.length = 0;
+    plot_line(&p, (double[]){0, 10}, (double[]){10, 10}, 2);
+    assert_contains(t.at, "M0.0 50.0L50.0 50.0");
+    assert_int_equal(count_of(t.at, "beyond"), 1);
+    t.length = 0;
+    plot_error_bar(&p, 10, NAN, NAN);
+    assert_int_equal(t.length, 0);
+    text_free(&t);
+}
+
+/* The number after the name of an attribute. */
+static double number_after(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+    assert_non_null(at);
+    return strtod(at + strlen(name), NULL);
+}
+
+/* 5000 gradients of τ 3, and one of τ 47: the axis ends before 47. */
+static void the_last_bar_of_a_histogram_has_the_outliers(void **state UNUSED)
+{
+    rig_change("UPDATE run_staleness SET pushes = 5000 WHERE staleness = 3; "
+               "UPDATE run_staleness SET staleness = 47 WHERE staleness = 0");
+    char *page = rig_report(&(struct report_request){.path = rig_path});
+    char *from = strstr(page, "Staleness with 4 workers, undamped");
+    assert_non_null(from);
+    char *end = strstr(from, "</svg>"), *under = strstr(from, "</div>");
+    *end = *under = '\0';
+    assert_contains(from, " and more");
+    for (char *bar = from; (bar = strstr(bar, "<rect class=\"bar\"")) != NULL; bar++) {
+        double x = number_after(bar, " x=\""), width = number_after(bar, " width=\"");
+        assert_true(x >= 4 && x + width <= 166); /* the drawing has 170 pixels */
+    }
+    assert_contains(end + 1, "most 47, in the last bar");
+    assert_contains(under + 1, "<td class=\"number\">12</td><td class=\"number\">47</td>");
+    free(page);
+}
+
 static void one_point_is_no_line(void **state)
 {
     (void)state;
@@ -178,6 +226,8 @@ int main(void)
         cmocka_unit_test(ticks_have_as_many_digits_as_they_need),
         cmocka_unit_test(a_number_at_the_right_edge_is_inside_the_plot),
         cmocka_unit_test(what_lies_beyond_the_axes_ends_in_an_arrow),
+        cmocka_unit_test(what_reaches_zero_on_a_logarithmic_axis_ends_in_an_arrow),
+        SAMPLE_TEST(the_last_bar_of_a_histogram_has_the_outliers),
         cmocka_unit_test(one_point_is_no_line),
         cmocka_unit_test(text_beside_a_mark_stays_inside_the_plot),
     };
