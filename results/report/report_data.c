@@ -297,6 +297,18 @@ static void add_worker(struct report_run *r, sqlite3_stmt *s)
     }
 }
 
+static double slowest_ratio(const struct report_run *r)
+{
+    return r->slowest_compute_us / r->mean_compute_us;
+}
+
+static void add_run_times(struct report_cell *c, const struct report_run *r)
+{
+    sample_add(&c->step_us, r->step_us);
+    if (r->time_workers > 1 && slowest_ratio(r) > (c->uneven ? slowest_ratio(c->uneven) : 0))
+        c->uneven = r;
+}
+
 static status read_time(struct report_data *d, sqlite3 *db)
 {
     status result = OK;
@@ -317,7 +329,7 @@ static status read_time(struct report_data *d, sqlite3 *db)
         r->slowest_share /= r->steps;
         r->step_us /= r->steps;
         if (r->drawn)
-            sample_add(&d->cells[r->cell].step_us, r->step_us);
+            add_run_times(&d->cells[r->cell], r);
     }
 done:
     sqlite3_finalize(s);

@@ -72,6 +72,9 @@ struct report_cell {
     struct staleness_count *histogram; /* by staleness, ascending */
     size_t bins;
     struct time_sums time;
+    /* The run with the largest ratio of its slowest worker to the mean; borrowed; NULL: no run has
+     * times of several workers. */
+    const struct report_run *uneven;
     bool copied; /* another cell owns curve and histogram: a cell of several panels is copied */
 };
 

@@ -245,13 +245,19 @@ static bool is_timed(const struct report_data *d, const struct report_section *s
     return report_is_of(d, s, c) && c->time.steps > 0;
 }
 
+static size_t timed_cells(const struct report_data *d, const struct report_section *s)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < d->cell_count; i++)
+        count += is_timed(d, s, &d->cells[i]);
+    return count;
+}
+
 static void add_time_plot(struct text *out, const struct report_data *d,
                           const struct report_section *s)
 {
     enum { ROW = 44 };
-    size_t rows = 0;
-    for (size_t i = 0; i < d->cell_count; i++)
-        rows += is_timed(d, s, &d->cells[i]);
+    size_t rows = timed_cells(d, s);
     struct plot p = {
         .out = out,
         .x = {.low = 0, .high = 100, .label = "share of a step, %"},
@@ -341,22 +347,6 @@ static void add_time_table(struct text *out, const struct report_data *d,
     html_details_end(out);
 }
 
-/* For each cell, the run with the largest ratio of slowest worker to mean. */
-static const struct report_run *worst_run(const struct report_data *d, size_t cell)
-{
-    const struct report_run *worst = NULL;
-    double most = 0;
-    for (size_t i = 0; i < d->run_count; i++) {
-        const struct report_run *r = &d->runs[i];
-        double times = r->slowest_compute_us / r->mean_compute_us;
-        if (r->cell == cell && r->time_workers > 1 && times > most) {
-            most = times;
-            worst = r;
-        }
-    }
-    return worst;
-}
-
 static void add_slowest_table(struct text *out, const struct report_data *d,
                               const struct report_section *s)
 {
@@ -378,7 +368,7 @@ static void add_slowest_table(struct text *out, const struct report_data *d,
                      titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
-        const struct report_run *r = report_is_of(d, s, c) ? worst_run(d, i) : NULL;
+        const struct report_run *r = report_is_of(d, s, c) ? c->uneven : NULL;
         if (r == NULL)
             continue;
         double times = r->slowest_compute_us / r->mean_compute_us;
@@ -401,19 +391,17 @@ static void add_slowest_table(struct text *out, const struct report_data *d,
     html_table_end(&t);
 }
 
-static bool any_time(const struct report_data *d, const struct report_section *s, bool several)
+static bool any_slowest(const struct report_data *d, const struct report_section *s)
 {
-    for (size_t i = 0; i < d->run_count; i++) {
-        const struct report_run *r = &d->runs[i];
-        if (r->time_workers > (several ? 1 : 0) && report_is_of(d, s, &d->cells[r->cell]))
-            return true;
-    }
-    return false;
+    bool any = false;
+    for (size_t i = 0; i < d->cell_count; i++)
+        any = any || (report_is_of(d, s, &d->cells[i]) && d->cells[i].uneven != NULL);
+    return any;
 }
 
 void report_time(struct text *out, const struct report_data *d, const struct report_section *s)
 {
-    if (!any_time(d, s, false))
+    if (timed_cells(d, s) == 0)
         return;
     report_figure_begin(
         out, "Where time goes",
@@ -423,7 +411,7 @@ void report_time(struct text *out, const struct report_data *d, const struct rep
     add_time_plot(out, d, s);
     add_time_table(out, d, s);
     report_figure_end(out);
-    if (any_time(d, s, true)) {
+    if (any_slowest(d, s)) {
         report_figure_begin(
             out, "The slowest worker", "%s",
             "A full bar is twice the mean. With a barrier, a slow worker delays all "

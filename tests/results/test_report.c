@@ -460,6 +460,19 @@ static void a_run_without_panel_is_in_those_of_its_cell(void **state)
     assert_page_contains("<h2>stale-gradients: other runs</h2>");
 }
 
+static void every_panel_of_a_run_has_its_times(void **state)
+{
+    (void)state;
+    static const struct report_panel panels[] = {{1, "alike"}, {1, "twin"}};
+    static const struct report_experiment known = {.name = "stale-gradients",
+                                                   .question = "What is lost?",
+                                                   .panels = panels,
+                                                   .panel_count = COUNT_OF(panels)};
+    write_report(&known, 1, NULL);
+    assert_int_equal(occurrences("<h3>Where time goes</h3>"), 3); /* the third: other runs */
+    assert_int_equal(occurrences("<h3>The slowest worker</h3>"), 3);
+}
+
 static void one_arm_with_different_settings_is_several_series(void **state)
 {
     (void)state;
@@ -559,6 +572,7 @@ int main(void)
         SAMPLE_TEST(claims_are_shown_with_band_and_observed_value),
         SAMPLE_TEST(each_panel_of_an_experiment_has_plots_of_its_own),
         SAMPLE_TEST(a_run_without_panel_is_in_those_of_its_cell),
+        SAMPLE_TEST(every_panel_of_a_run_has_its_times),
         SAMPLE_TEST(one_arm_with_different_settings_is_several_series),
         SAMPLE_TEST(series_without_arm_are_named_by_their_settings),
         SAMPLE_TEST(a_setting_that_only_some_runs_have_separates_series),
