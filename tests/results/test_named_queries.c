@@ -331,6 +331,16 @@ static void the_slowest_worker_comes_first(void **state)
     assert_ptr_equal(strchr(answer, '\n'), strstr(answer, "\n1,2,25,"));
 }
 
+static void late_synchronous_gradients_have_a_mean_staleness(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"run=6"};
+    rig_change("UPDATE step SET staleness = 2 WHERE worker = 3"); /* delay=2 */
+    assert_int_equal(run_query("slowest-worker", QUERY_CSV, settings, 1), OK);
+    assert_contains(answer, "\n6,3,25,0.25,1000,1,1000,300,2\n");
+    assert_contains(answer, "\n6,0,25,0.25,1000,1,1000,300,0\n");
+}
+
 static void waits_between_workers_are_summed(void **state)
 {
     (void)state;
@@ -495,6 +505,7 @@ int main(void)
         SAMPLE_TEST(a_learning_curve_has_a_row_per_evaluation),
         SAMPLE_TEST(throughput_is_listed_with_accuracy_fastest_first),
         SAMPLE_TEST(the_slowest_worker_comes_first),
+        SAMPLE_TEST(late_synchronous_gradients_have_a_mean_staleness),
         SAMPLE_TEST(waits_between_workers_are_summed),
         SAMPLE_TEST(times_of_a_step_are_listed_by_mode),
         SAMPLE_TEST(failures_are_listed_with_their_error),

@@ -5,7 +5,7 @@ WITH gradient AS (
     SELECT worker, compute_us, pull_us AS wait_us, staleness FROM push
     WHERE run_id = :run AND server = 0
     UNION ALL
-    SELECT worker, compute_us, exchange_us, 0 FROM step
+    SELECT worker, compute_us, exchange_us, staleness FROM step
     WHERE run_id = :run),
 by_worker AS (
     SELECT worker, count(*) AS steps, avg(compute_us) AS mean_compute_us,
