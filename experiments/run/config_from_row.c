@@ -38,7 +38,7 @@ static bool is_of_the_run(const char *key)
     static const char *const own[] = {"results",         "tag",    "experiment", "arm",
                                       "endpoint",        "curve",  "checkpoint", "checkpoint_every",
                                       "trace",           "resume", "priority",   "retries",
-                                      "trusted_network", "hosts",  "restarts"};
+                                      "trusted_network", "hosts",  "restarts",   "trial_of"};
     for (size_t i = 0; i < COUNT_OF(own); i++)
         if (strcmp(key, own[i]) == 0)
             return true;

@@ -141,6 +141,7 @@ static status add_run(struct trials *t, struct search_study *c, size_t trial, si
     settings_add_all(&all, &c->base);
     settings_add_dotted_first(&all, &point);
     settings_add(&all, "seed", text, "search");
+    settings_add(&all, "trial_of", options_text(c->search.options, "search"), "search");
     if (tried->part < 1)
         TRY(shorten(&all, tried->part));
     TRY(config_compose(&o, &all));

@@ -424,6 +424,7 @@ static void a_search_continues_and_repeats_the_same_trials(void **state)
     assert_int_equal(process_run(r, search), OK);
     snprintf(first, sizeof first, "%s",
              process_ask(r, "SELECT group_concat(lr || ':' || momentum, ' ') FROM run"));
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE config ->> '$.trial_of' = 'tpe'", "6");
     assert_int_equal(process_run(r, search), OK);
     process_expect_answer(r, "SELECT count(*) FROM run", "6");
     assert_int_equal(unlink(process_path(r, "results.db")), 0);

@@ -119,6 +119,11 @@ static void only_tuning_and_searches_have_trials(void **state UNUSED)
     assert_int_equal(ask_for_trials("swept"), 1);
     assert_contains(answer, "\nswept,,async,none,4,2,2,1,");
     assert_contains(answer, ",accuracy,0.9,2.5,");
+    /* Started by a process without search= in its command line. */
+    rig_change("UPDATE run SET host = '{}', config = '{\"trial_of\": \"\"}'");
+    assert_int_equal(ask_for_trials("swept"), 0);
+    rig_change("UPDATE run SET config = '{\"trial_of\": \"tpe\"}'");
+    assert_int_equal(ask_for_trials("swept"), 1);
     /* Data without classes. */
     rig_change("UPDATE run SET validation_accuracy = NULL");
     assert_int_equal(ask_for_trials("swept"), 1);

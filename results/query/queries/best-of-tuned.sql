@@ -1,7 +1,7 @@
 -- The best trial of each search and of each tuned arm, and the number of trials
 -- :experiment = all  only the trials of one experiment
--- Trials are the runs of tuning (NAME/tuning) and of searches (search=). They are compared if their arm, rules, workers and cluster are
--- equal (column cluster of run_with_settings), and in tuning also batch, delay and parameters of consistency, which may be axes of the
+-- Trials are the runs of tuning (NAME/tuning) and of searches (trial_of in the configuration; in older files, search= in the command
+-- line). They are compared if their arm, rules, workers and cluster are equal (column cluster of run_with_settings), and in tuning also batch, delay and parameters of consistency, which may be axes of the
 -- experiment. A trial with a diverged seed counts, and ranks last. best_by: accuracy on the validation split; loss if the data have
 -- no accuracy, and for an experiment without test accuracy. n: number of runs with the settings of the best trial; for NAME/tuning, the
 -- runs that NAME made with these settings. test_accuracy: mean over these runs, with sd and the ends of the 95 %
@@ -13,7 +13,7 @@ WITH trial_run AS (
     FROM run_with_settings AS described JOIN run ON run.id = described.id
     WHERE run.status IN ('finished', 'diverged')
       AND (:experiment = 'all' OR run.experiment = :experiment)
-      AND (run.experiment LIKE '%/tuning'
+      AND (run.experiment LIKE '%/tuning' OR run.config ->> '$.trial_of' <> ''
            OR EXISTS (SELECT 1 FROM json_each(host, '$.argv') WHERE value LIKE 'search=%'))),
 trial AS (
     SELECT experiment, arm, mode, consistency, damping, correction, workers, model, dataset, lr,
