@@ -112,7 +112,8 @@ done:
 /* ---- copying ------------------------------------------------------------------------------------
  */
 
-/* Appends "a, b, c", the stored columns of a table except `but`, each prefixed with `before`. */
+/* Appends "a, b, c", the stored columns of a table except those of `but` ("d e"), each prefixed
+ * with `before`. */
 static status columns(sqlite3 *db, const char *table, const char *but, const char *before,
                       struct text *out)
 {
@@ -121,7 +122,7 @@ static status columns(sqlite3 *db, const char *table, const char *but, const cha
     int code;
     TRY(database_prepare(db, &s,
                          "SELECT name FROM pragma_table_xinfo(?1, 'main') WHERE hidden = 0 AND "
-                         "name <> ?2 ORDER BY cid"));
+                         "instr(' ' || ?2 || ' ', ' ' || name || ' ') = 0 ORDER BY cid"));
     sqlite3_bind_text(s, 1, table, -1, SQLITE_STATIC);
     sqlite3_bind_text(s, 2, but, -1, SQLITE_STATIC);
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
@@ -157,8 +158,9 @@ static status fail_clash(sqlite3 *db, sqlite3_stmt *s, const char *in_what)
     return error_set(
         ERROR_RESULTS, __FILE__, __LINE__,
         "run %lld of this file and run %lld of %s have the same uuid (%s) but differ in %s: "
-        "one of the two files was edited or is damaged; no run of this file was "
-        "copied",
+        "one of the two files was edited or is damaged, or the run continued after it was "
+        "merged as lost; no run of this file was copied. Merge the files again into a new file "
+        "with -o",
         (long long)sqlite3_column_int64(s, 0), (long long)sqlite3_column_int64(s, 1),
         sqlite3_db_filename(db, "main"), (const char *)sqlite3_column_text(s, 2), in_what);
 }
@@ -202,12 +204,13 @@ static status check_rows(sqlite3 *db, const char *table)
     return result;
 }
 
+/* Does not compare `error`: for a lost run, its text depends on the host that ended the run. */
 static status check_clashes(sqlite3 *db)
 {
     status result = OK;
     struct text theirs = {0}, ours = {0}, sql = {0};
-    TRY(columns(db, "run", "id", "theirs.", &theirs));
-    TRY(columns(db, "run", "id", "ours.", &ours));
+    TRY(columns(db, "run", "id error", "theirs.", &theirs));
+    TRY(columns(db, "run", "id error", "ours.", &ours));
     text_add(&sql, PAIRS "EXISTS (SELECT %s EXCEPT SELECT %s) LIMIT 1", theirs.at, ours.at);
     TRY(expect_no_row(db, sql.at, "table run"));
     TRY(for_tables(db, check_rows));
