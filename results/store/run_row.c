@@ -271,7 +271,7 @@ static status summarize(sqlite3 *db, int64_t run_id, const struct run_outcome *o
         "  FROM step WHERE run_id = :id) "
         "UPDATE run SET"
         " final_accuracy = (SELECT test_accuracy FROM last),"
-        " best_accuracy = (SELECT max(test_accuracy) FROM measured),"
+        " best_accuracy = (SELECT max(accuracy) FROM time_to_accuracy WHERE run_id = :id),"
         " final_loss = (SELECT test_loss FROM last),"
         " collapsed = (SELECT top_class_share >= 0.99 FROM last),"
         " validation_accuracy = (SELECT validation_accuracy FROM validated),"

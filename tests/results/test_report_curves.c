@@ -93,6 +93,8 @@ static void an_accuracy_counts_from_the_start_of_a_resumed_training(void **state
     expect_times(1, "0.125 at 1.0, 0.25 at 2.0, 0.375 at 3.0");
     expect_times(2, "0.125 at 1.0, 0.25 at 2.0, 0.4375 at 3.0, 0.5625 at 4.0");
     expect_times(3, "0.125 at 1.0, 0.25 at 2.0, 0.4375 at 3.0, 0.75 at 4.0");
+    assert_string_equal(rig_ask("SELECT group_concat(best_accuracy, ' ') FROM run"),
+                        "0.375 0.5625 0.75");
     const char *const settings[] = {"accuracy=0.25"};
     assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings, 1), OK);
     assert_contains(answer, ",1,1,2,,,20,2\n"); /* runs, reached, seconds, samples, updates */
@@ -101,6 +103,15 @@ static void an_accuracy_counts_from_the_start_of_a_resumed_training(void **state
     expect_times(3, "0.125 at 1.0, 0.25 at 2.0, 0.4375 at 3.0, 0.75 at 4.0");
     rig_change("DELETE FROM run WHERE id = 1"); /* the beginning is not known */
     expect_times(3, "0.4375 at 3.0, 0.75 at 4.0");
+}
+
+static void the_best_accuracy_may_be_before_the_checkpoint(void **state UNUSED)
+{
+    record(1, "stopped", 1, 4, 0.25, NULL); /* 0.625 at update 3, and 0.75 later */
+    record(1, "finished", 4, 4, 0, resumed_from(1, 3));
+    assert_string_equal(rig_ask("SELECT final_accuracy || ' ' || best_accuracy FROM run "
+                                "WHERE id = 2"),
+                        "0.5 0.625");
 }
 
 /* A file from elsewhere may say so. */
@@ -120,6 +131,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RIG_TEST(a_resumed_run_has_the_curve_of_the_whole_training),
         RIG_TEST(an_accuracy_counts_from_the_start_of_a_resumed_training),
+        RIG_TEST(the_best_accuracy_may_be_before_the_checkpoint),
         RIG_TEST(runs_that_resumed_from_each_other_end_the_search),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
