@@ -105,8 +105,8 @@ void recorder_keep_open(bool keep);
 
 /* For the process that started the others, after they have ended, before it starts them again: the
  * run continues from a checkpoint at `version`. Deletes later steps, passes, evaluations and
- * checkpoints, writes event `restarted` with `detail`, and makes the run `running`. ERROR_RESULTS:
- * the run has finished, or there is none. */
+ * checkpoints, and the counts of the row; writes event `restarted` with `detail`, and makes the run
+ * `running`. ERROR_RESULTS: the run has finished, or there is none. */
 status recorder_roll_back(const char *path, int64_t run_id, uint64_t version,
                           const char *detail) MUST_CHECK;
 

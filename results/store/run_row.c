@@ -171,29 +171,19 @@ status run_row_resume(sqlite3 *db, int64_t run_id)
 {
     status result = OK;
     sqlite3_stmt *s = NULL;
-    struct text runner = {0};
     char now[32];
-    run_owner_describe(&runner);
-    TRY(database_execute(db, "BEGIN IMMEDIATE", "resume a run"));
-    TRY(database_prepare(
-        db, &s,
-        "UPDATE run SET status = 'running', runner = CASE status WHEN 'stopped' THEN :runner ELSE "
-        "runner END, started_at = coalesce(started_at, :now), finished_at = NULL, error = NULL, "
-        "samples_computed = NULL, sent_bytes = NULL, parameters_sha256 = NULL "
-        "WHERE id = :id AND status IN ('queued', 'running', 'stopped')"));
+    TRY(database_prepare(db, &s,
+                         "UPDATE run SET status = 'running', "
+                         "started_at = coalesce(started_at, :now) "
+                         "WHERE id = :id AND status IN ('queued', 'running')"));
     clock_utc(now);
     bind_text(s, ":now", now);
-    bind_text(s, ":runner", runner.at);
     bind_integer(s, ":id", run_id);
     TRY(database_check(db, sqlite3_step(s), "resume a run"));
     if (sqlite3_changes(db) == 0)
         TRY(explain_no_resume(db, run_id));
-    TRY(run_summaries_delete(db, run_id));
-    TRY(database_execute(db, "COMMIT", "resume a run"));
 done:
-    text_free(&runner);
     sqlite3_finalize(s);
-    database_rollback(db);
     return result;
 }
 
@@ -227,13 +217,17 @@ status run_row_roll_back(sqlite3 *db, int64_t run_id, uint64_t version, const ch
         "DELETE FROM evaluation WHERE run_id = :id AND updates > :version",
         "DELETE FROM checkpoint WHERE run_id = :id AND version > :version",
     };
+    /* The counts and the hash are of the lost part. `at` shows that the run continues. */
+    static const char clear[] =
+        "UPDATE run SET status = 'running', finished_at = NULL, error = NULL, updates = NULL, "
+        "samples_used = NULL, samples_computed = NULL, train_seconds = NULL, sent_bytes = NULL, "
+        "parameters_sha256 = NULL, "
+        "progress = json_object('at', strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) "
+        "WHERE id = :id AND status IN ('queued', 'running', 'failed')";
     status result = OK;
     int64_t changed = 0;
     TRY(database_execute(db, "BEGIN IMMEDIATE", "take a run back to a checkpoint"));
-    TRY(execute_at(db,
-                   "UPDATE run SET status = 'running', finished_at = NULL, error = NULL "
-                   "WHERE id = :id AND status IN ('queued', 'running', 'failed')",
-                   run_id, version, NULL, &changed));
+    TRY(execute_at(db, clear, run_id, version, NULL, &changed));
     if (changed == 0)
         TRY(explain_no_resume(db, run_id));
     TRY(execute_at(db,

@@ -12,8 +12,7 @@ status run_row_insert(sqlite3 *db, const struct run_description *run, const char
 /* See recorder_roll_back(). */
 status run_row_roll_back(sqlite3 *db, int64_t run_id, uint64_t version,
                          const char *detail) MUST_CHECK;
-/* Sets status to running. If the run was stopped, this process becomes its owner. ERROR_RESULTS: no
- * such run, or it has ended. */
+/* Sets status to running. ERROR_RESULTS: no such run, or it has ended. */
 status run_row_resume(sqlite3 *db, int64_t run_id) MUST_CHECK;
 /* Writes the outcome, and the columns that are computed from the run's other rows. */
 status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *outcome) MUST_CHECK;

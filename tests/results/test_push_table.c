@@ -165,13 +165,9 @@ static void a_resumed_run_continues_its_rows(void **state)
         struct push_record p = rig_push(i);
         recorder_push(r, &p);
     }
-    struct run_outcome stopped = rig_outcome;
-    stopped.status = "stopped";
-    rig_finish(r, &stopped);
-    assert_string_equal(rig_ask("SELECT summarized FROM run"), "1");
+    recorder_close(&r);
     assert_int_equal(recorder_open(&r, rig_path), OK);
     assert_int_equal(recorder_resume(r, id), OK);
-    assert_string_equal(rig_ask("SELECT summarized IS NULL FROM run"), "1");
     for (uint64_t i = 4; i < 8; i++) {
         struct push_record p = rig_push(i);
         recorder_push(r, &p);

@@ -346,23 +346,6 @@ static void a_process_resumes_a_run_that_another_process_began(void **state)
     assert_string_equal(rig_ask("SELECT group_concat(number, ' ') FROM push"), "0 1");
 }
 
-/* The process that stopped the run no longer exists. */
-static void a_process_that_resumes_a_stopped_run_owns_it(void **state)
-{
-    (void)state;
-    int64_t id;
-    recorder *r = rig_begin(&rig_run, &id);
-    struct run_outcome outcome = rig_outcome;
-    outcome.status = "stopped";
-    rig_finish(r, &outcome);
-    rig_change("UPDATE run SET runner = json_set(runner, '$.pid', 4194304, '$.started', 1)");
-    assert_int_equal(recorder_open(&r, rig_path), OK);
-    assert_int_equal(recorder_resume(r, id), OK);
-    assert_string_equal(rig_ask("SELECT status FROM run"), "running");
-    rig_finish(r, &rig_outcome);
-    assert_string_equal(rig_ask("SELECT status FROM run"), "finished");
-}
-
 static void an_ended_or_missing_run_cannot_be_resumed(void **state)
 {
     (void)state;
@@ -515,7 +498,6 @@ int main(void)
         RIG_TEST(a_synchronous_run_has_staleness_0),
         RIG_TEST(a_run_without_recorded_pushes_has_no_staleness),
         RIG_TEST(a_process_resumes_a_run_that_another_process_began),
-        RIG_TEST(a_process_that_resumes_a_stopped_run_owns_it),
         RIG_TEST(an_ended_or_missing_run_cannot_be_resumed),
         RIG_TEST(rows_recorded_after_the_end_are_written_at_close),
         RIG_TEST(closing_an_unused_recorder_works),

@@ -145,22 +145,45 @@ static void a_run_that_was_killed_before_training_has_no_counts(void **state)
 }
 
 /* The outcome of the first part, with its hash of the parameters, is no longer valid. */
-static void a_run_that_was_killed_after_a_resume_has_new_counts(void **state)
+static void a_run_that_was_killed_after_a_restart_has_new_counts(void **state)
 {
     (void)state;
-    struct run_outcome first = {.status = "stopped",
-                                .updates = 100,
-                                .samples_used = 12800,
-                                .samples_computed = 12800,
-                                .train_seconds = 2,
+    struct run_outcome first = {.status = "failed",
+                                .updates = 102,
+                                .samples_used = 13056,
+                                .samples_computed = 13056,
+                                .train_seconds = 2.5,
                                 .parameters_sha256 = "cafe"};
-    rig_finish(begin("sync", "real", "{}"), &first);
-    recorder *r = NULL;
+    recorder *r = begin("sync", "real", "{}");
+    step(r, 100, 2);
+    step(r, 102, 2.5);
+    rig_finish(r, &first);
+    assert_int_equal(recorder_roll_back(rig_path, 1, 100, "rank 2 was lost"), OK);
+    assert_string_equal(rig_ask("SELECT summarized IS NULL FROM run"), "1");
     assert_int_equal(recorder_open(&r, rig_path), OK);
     assert_int_equal(recorder_resume(r, 1), OK);
     step(r, 101, 2.25);
     assert_string_equal(killed(r), "101 updates, 12928 of - samples, 2.25 s");
     assert_string_equal(rig_ask("SELECT parameters_sha256 IS NULL FROM run"), "1");
+}
+
+/* No rank has reported anything since the restart. */
+static void a_run_that_was_killed_in_a_restart_has_the_counts_of_its_checkpoint(void **state)
+{
+    (void)state;
+    recorder *r = begin("sync", "real", "{}");
+    step(r, 40, 1.5);
+    step(r, 42, 2.5);
+    report(r, 42, 5376, 2.5);
+    recorder_close(&r);
+    assert_int_equal(recorder_roll_back(rig_path, 1, 40, "rank 2 was lost"), OK);
+    /* The restart is a sign of life. */
+    assert_string_equal(
+        rig_ask("SELECT (progress ->> '$.at' >= started_at) || (progress ->> '$.updates' IS NULL) "
+                "FROM run"),
+        "11");
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    assert_string_equal(killed(r), "40 updates, 5120 of - samples, 1.5 s");
 }
 
 /* As in a run that ends normally, samples computed before the checkpoint count. */
@@ -207,7 +230,8 @@ int main(void)
         RIG_TEST(steps_of_a_growing_batch_are_not_counted),
         RIG_TEST(host_seconds_of_a_virtual_run_are_not_counted),
         RIG_TEST(a_run_that_was_killed_before_training_has_no_counts),
-        RIG_TEST(a_run_that_was_killed_after_a_resume_has_new_counts),
+        RIG_TEST(a_run_that_was_killed_after_a_restart_has_new_counts),
+        RIG_TEST(a_run_that_was_killed_in_a_restart_has_the_counts_of_its_checkpoint),
         RIG_TEST(counts_include_the_part_before_a_checkpoint),
         RIG_TEST(a_running_run_is_shown_with_its_last_progress),
     };
