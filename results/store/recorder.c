@@ -60,24 +60,24 @@ struct recorder {
     char failure_message[1024];
 };
 
-/* Keeps the first error, logs it at once and calls on_error. */
+/* Logs an error. Keeps the first one and calls on_error. */
 static void report_error(recorder *r, status code, const char *consequence)
 {
-    if (r->failure == OK) {
+    const bool first = r->failure == OK, stops = first && r->on_error != NULL;
+    if (first) {
         r->failure = code;
         snprintf(r->failure_message, sizeof r->failure_message, "%s", error_message());
-        log_warning("%s. %s", r->failure_message,
-                    r->on_error != NULL ? "The run stops, because on_results_error=stop"
-                                        : consequence);
-        if (r->on_error != NULL)
-            r->on_error(r->on_error_context);
     }
+    log_warning("%s. %s", error_message(),
+                stops ? "The run stops, because on_results_error=stop" : consequence);
+    if (stops)
+        r->on_error(r->on_error_context);
 }
 
 static void fail(recorder *r, status code)
 {
     if (!atomic_load(&r->failed)) {
-        report_error(r, code, "Training continues, but later rows of this run are not recorded");
+        report_error(r, code, "The waiting rows and all later rows of this run are not recorded");
         atomic_store(&r->failed, true);
     }
 }
@@ -134,9 +134,11 @@ static bool write_or_fail(recorder *r, const struct block *first)
         return true;
     }
     if (full && has_room(r)) {
+        if (!r->disk_full) {
+            report_error(r, written,
+                         "Training continues; up to 256 MiB of rows wait in memory for disk space");
+        }
         r->disk_full = true;
-        report_error(r, written,
-                     "Training continues; up to 256 MiB of rows wait in memory for disk space");
         return false;
     }
     fail(r, written);

@@ -117,6 +117,41 @@ static void if_the_disk_stays_full_only_uncommitted_rows_are_lost(void **state)
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
 }
 
+/* The number of lines on stderr while so many rows are recorded. */
+static unsigned lines_logged(recorder *r, uint64_t rows)
+{
+    char path[128];
+    unsigned lines = 0;
+    snprintf(path, sizeof path, "%s/log", rig_folder);
+    fflush(stderr);
+    const int kept = dup(STDERR_FILENO);
+    FILE *log = fopen(path, "w+");
+    assert_non_null(log);
+    dup2(fileno(log), STDERR_FILENO);
+    push(r, 0, rows);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    rewind(log);
+    for (int c; (c = fgetc(log)) != EOF;)
+        lines += c == '\n';
+    fclose(log);
+    return lines;
+}
+
+static void a_full_memory_after_a_full_disk_is_logged_before_rows_are_lost(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = begin(false, &id);
+    limit_files(ROOM);
+    /* More rows than 256 MiB. One line: the disk is full. One line: rows are lost. */
+    assert_int_equal(lines_logged(r, 1400000), 2);
+    limit_files(RLIM_INFINITY);
+    assert_int_equal(recorder_finish(r, &rig_outcome), ERROR_RESULTS);
+    rig_assert_error_names(rig_path);
+    recorder_close(&r);
+}
+
 /* ---- a lock -------------------------------------------------------------------------------------
  */
 
@@ -243,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         FAULT_TEST(rows_wait_while_the_disk_is_full_and_none_is_lost),
         FAULT_TEST(if_the_disk_stays_full_only_uncommitted_rows_are_lost),
+        FAULT_TEST(a_full_memory_after_a_full_disk_is_logged_before_rows_are_lost),
         FAULT_TEST(rows_are_written_after_another_process_releases_its_lock),
         FAULT_TEST(rows_keep_their_order_when_a_write_fails),
         FAULT_TEST(a_deleted_file_is_an_error),
