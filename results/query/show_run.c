@@ -1,5 +1,6 @@
 #include "results/query/show_run.h"
 
+#include "base/terminal.h"
 #include "base/text.h"
 #include "results/query/query_bind.h"
 
@@ -328,12 +329,16 @@ static status show_events(sqlite3 *db, int64_t id, FILE *out)
 }
 
 /* Text of an untrusted file must not control the terminal. */
-static void write_page(char *page, size_t length, FILE *out)
+static void write_page(const char *page, FILE *out)
 {
-    for (char *c = page; c < page + length; c++)
-        if (((unsigned char)*c < 0x20 && *c != '\n') || *c == 0x7f)
-            *c = ' ';
-    fwrite(page, 1, length, out);
+    while (*page != '\0') {
+        struct terminal_character c = terminal_character_at(page);
+        if (c.printable || *page == '\n')
+            fwrite(page, 1, c.bytes, out);
+        else
+            fputc(' ', out);
+        page += c.bytes;
+    }
 }
 
 status show_run(const char *path, const char *run, FILE *to)
@@ -363,7 +368,7 @@ done:
     database_close(&db);
     REQUIRE(fclose(out) == 0); /* a memory stream cannot fail */
     if (result == OK)
-        write_page(page, length, to);
+        write_page(page, to);
     free(page);
     return result;
 }

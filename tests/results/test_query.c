@@ -359,13 +359,13 @@ static void text_of_a_file_cannot_control_the_terminal(void **state)
     (void)state;
     int64_t id;
     recorder *r = rig_begin(&rig_run, &id);
-    struct run_outcome outcome = {.status = "failed", .error = "clear \033[2J\a\nit"};
+    struct run_outcome outcome = {.status = "failed", .error = "clear \033[2J\302\2332J\a\nit é"};
     rig_finish(r, &outcome);
     show("last");
-    assert_contains(answer, "error          clear  [2J \nit\n");
+    assert_contains(answer, "error          clear  [2J 2J \nit é\n");
     assert_int_equal(
         run_query("SELECT error FROM run ORDER BY id DESC LIMIT 1", QUERY_TABLE, NULL, 0), OK);
-    assert_contains(answer, "clear  [2J  it\n");
+    assert_contains(answer, "clear  [2J 2J  it é\n");
 }
 
 /* ---- runs in progress ---------------------------------------------------------------------------
