@@ -116,6 +116,7 @@ void server_was_away(struct server *s, uint64_t away_ns, uint64_t now)
     for (unsigned w = 0; w < s->workers; w++) {
         excuse(&s->peers[w].life.heard_ns, away_ns, now);
         excuse(&s->peers[w].joining_ns, away_ns, now);
+        excuse(&s->peers[w].released_ns, away_ns, now);
         s->peers[w].wait_training_ns += away_ns; /* a time in the future counts as now */
     }
     for (unsigned i = 1; server_leads(s) && i < s->servers; i++)

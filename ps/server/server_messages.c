@@ -170,7 +170,9 @@ static void push_arrived(struct server *s, unsigned w)
     p->arrived_ns = p->shared && sent > earliest && sent < now ? sent : now;
     p->arrived_training_ns = training_ns_at(s, p->arrived_ns);
     p->wait_training_ns = s->gradient_training_ns = training_ns_at(s, now);
-    if (now - p->released_ns > s->longest_step_ns)
+    /* Before the first tick after a pause of this server, released_ns is not corrected yet. */
+    const bool ticked = liveness_ms(s->ticked_ns, now) <= s->timeout_ms / 2;
+    if (ticked && now - p->released_ns > s->longest_step_ns)
         s->longest_step_ns = now - p->released_ns;
     p->next++;
     p->released = p->receiving = false;

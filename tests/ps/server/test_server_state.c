@@ -359,6 +359,34 @@ static void time_in_which_the_process_did_not_run_does_not_count(void **state UN
     assert_int_equal(s.result, ERROR_PEER);
 }
 
+/* A push that waited during a pause of an hour may be handled before or after the next tick. */
+static void a_step_is_not_longer_by_a_pause_of_the_server(void **state UNUSED)
+{
+    const struct ps_server_options o = {.workers = 1};
+    const struct channel_received r = {.message = {.type = WIRE_PUSH, .push.samples = 1}};
+    for (int ticks = 0; ticks < 2; ticks++) {
+        const uint64_t now = clock_ns(), pause_ns = 3600000ULL * MS;
+        struct event queue[1];
+        struct peer one = {.state = PEER_READY,
+                           .life = {.pidfd = -1},
+                           .shared = true,
+                           .released = true,
+                           .released_ns = now - pause_ns - 100 * MS};
+        struct server s = working(&o, &one, STATE_TRAINING, now, 0);
+        s.queue = queue;
+        s.queue_size = s.push_samples = 1;
+        s.ticked_ns = now - pause_ns;
+        if (ticks == 1) {
+            server_was_away(&s, pause_ns, now);
+            s.ticked_ns = now;
+        }
+        peers_handle(&s, CHANNEL_MESSAGE, &r);
+        assert_int_equal(s.queue_count, 1);
+        assert_true(s.longest_step_ns < pause_ns);
+        assert_true((s.longest_step_ns >= 100 * MS) == (ticks == 1));
+    }
+}
+
 /* An evaluation of 8 core seconds. Beside training it must take no longer than the training until
  * the next one and a pause on all cores together. */
 static void an_evaluation_goes_beside_training_if_that_is_shorter(void **state UNUSED)
@@ -423,6 +451,7 @@ int main(void)
         cmocka_unit_test(a_follower_owes_its_slice_for_twenty_times_the_timeout),
         cmocka_unit_test(after_a_failure_a_slice_is_awaited_for_two_seconds),
         cmocka_unit_test(time_in_which_the_process_did_not_run_does_not_count),
+        cmocka_unit_test(a_step_is_not_longer_by_a_pause_of_the_server),
         cmocka_unit_test(an_evaluation_goes_beside_training_if_that_is_shorter),
         cmocka_unit_test(a_hanging_evaluation_does_not_delay_the_end),
     };
