@@ -77,8 +77,8 @@ done:
 /* ---- hooks --------------------------------------------------------------------------------------
  */
 
-/* Held while the process's worker evaluates or estimates statistics. A server that is asked to stop
- * during an evaluation writes its checkpoint meanwhile, in another thread. */
+/* Held while the process's worker computes: an evaluation, a probe, statistics. A server that is
+ * asked to stop meanwhile writes its checkpoint in another thread. */
 static pthread_mutex_t computing = PTHREAD_MUTEX_INITIALIZER;
 
 static status evaluate(void *context, const float *parameters, unsigned threads,
@@ -100,6 +100,7 @@ static status gradient(void *context, unsigned index, uint64_t batch, const floa
     struct role_process *p = context;
     struct step_stats ignored;
     unsigned workers = (unsigned)options_integer(p->settings, "workers");
+    pthread_mutex_lock(&computing);
     if (p->shards == NULL)
         TRY(memory_new(&p->shards, workers_max_of(p->settings), sizeof(worker_shard *),
                        "workers' shards"));
@@ -107,6 +108,7 @@ static status gradient(void *context, unsigned index, uint64_t batch, const floa
         TRY(worker_shard_open(&p->shards[index], p->worker, p->settings, index, workers));
     TRY(worker_gradient_as(p->worker, p->shards[index], parameters, batch, out, &ignored));
 done:
+    pthread_mutex_unlock(&computing);
     return result;
 }
 

@@ -113,6 +113,27 @@ static void a_request_to_stop_ends_a_long_step(void **state)
     }
 }
 
+/* A probe, and the checkpoint's statistics of batch norm, use the same buffers of the server. */
+static void a_worker_told_to_stop_during_a_probe_ends_the_run_with_a_checkpoint(void **state)
+{
+    struct process_rig *r = *state;
+    for (unsigned i = 0; i < 4; i++) {
+        pid_t trainer;
+        process_start(r,
+                      RIG_WITH("run", "dataset=gaussian", "dataset.size=16", "dataset.samples=2000",
+                               "model=resnet8", "batch=64", "epochs=10000", "evaluate_every=0",
+                               "workers=1", "probe_every=1", "checkpoint=at.safetensors"));
+        process_await_row(r, "SELECT count(*) > 5 FROM push");
+        process_await(r, "worker", &trainer, 1);
+        kill(trainer, SIGTERM);
+        assert_int_equal(process_wait(r), STOPPED);
+        expect_code_of_row(r, STOPPED);
+        process_expect_answer(r, "SELECT max(version) = updates FROM checkpoint, run", "1");
+        unlink(process_path(r, "results.db"));
+        unlink(process_path(r, "at.safetensors"));
+    }
+}
+
 /* ---- a run that died after its last checkpoint ------------------------------------------------
  */
 
@@ -230,6 +251,7 @@ int main(void)
         RIG_TEST(a_request_after_the_end_does_not_change_it),
         RIG_TEST(after_sigterm_at_any_moment_exit_code_and_row_agree),
         RIG_TEST(a_request_to_stop_ends_a_long_step),
+        RIG_TEST(a_worker_told_to_stop_during_a_probe_ends_the_run_with_a_checkpoint),
         RIG_TEST(a_run_lost_after_its_last_checkpoint_resumes_to_its_end),
         RIG_TEST(a_failed_checkpoint_is_retried_when_the_next_is_due),
         RIG_TEST(a_run_fails_if_its_last_checkpoint_fails),
