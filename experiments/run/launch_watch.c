@@ -9,6 +9,7 @@
 
 #include "experiments/run/role.h"
 #include "ps/core/late_workers.h"
+#include "ps/net/liveness.h"
 #include "sync/communicator/communicator.h"
 #include "sync/pipeline/pipeline.h"
 
@@ -22,15 +23,14 @@
 #include <unistd.h>
 
 enum {
-    ENDING_LIMIT_S = 15, /* from a request to stop, or the first failure, to the last exit */
+    ENDING_LIMIT_S = 15, /* see ending_limit_s() */
     NOTICE_AFTER_S = 5,
     PLACE_FREE_S = 1, /* until the place of a lost worker is free */
     HOST_GRACE_S = 2, /* for the server to end the run itself, after the workers of a host failed */
     POLL_MS = 50,
 };
 
-/* ---- ending -------------------------------------------------------------------------------------
- */
+/* ---- ending ---------------------------------------------------------------------------------- */
 
 /* Asks the writer of the results to stop; the other processes follow it. */
 static void request_end(struct launch *l)
@@ -312,8 +312,7 @@ done:
     text_free(&text);
 }
 
-/* ---- watching -----------------------------------------------------------------------------------
- */
+/* ---- watching -------------------------------------------------------------------------------- */
 
 static void store_end(struct launch *l, const struct status_message *m)
 {
@@ -444,6 +443,15 @@ static void check_signals(struct launch *l)
     l->stops_seen = requests;
 }
 
+/* From a stop request or the first failure to the last exit. The writer limits a checkpoint. */
+static unsigned ending_limit_s(const struct launch *l)
+{
+    const options *o = l->o->settings;
+    const bool saves = l->verdict == STOPPED && options_text(o, "checkpoint")[0] != '\0';
+    const double saving_s = saves ? LIVENESS_FACTOR * options_real(o, "timeout_s") : 0;
+    return ENDING_LIMIT_S + (unsigned)saving_s;
+}
+
 static void log_running(struct launch *l)
 {
     struct text names = {0};
@@ -454,8 +462,8 @@ static void log_running(struct launch *l)
         }
     }
     progress_clear(&l->progress);
-    log_info("waiting for %s to end (at most %d s more)",
-             names.at != NULL ? names.at : "no process", ENDING_LIMIT_S - NOTICE_AFTER_S);
+    log_info("waiting for %s to end (at most %u s more)",
+             names.at != NULL ? names.at : "no process", ending_limit_s(l) - NOTICE_AFTER_S);
     l->ending_logged = true;
     text_free(&names);
 }
@@ -519,9 +527,8 @@ static void check_limits(struct launch *l)
         l->ending_ns = clock_ns();
     if (l->ending_ns != 0 && !l->ending_logged && has_passed(l->ending_ns, NOTICE_AFTER_S))
         log_running(l);
-    if (l->ending_ns != 0 && has_passed(l->ending_ns, ENDING_LIMIT_S)) {
-        if (l->verdict == OK)
-            log_warning("processes that did not end within %d s were killed", ENDING_LIMIT_S);
+    if (l->ending_ns != 0 && !l->killed && has_passed(l->ending_ns, ending_limit_s(l))) {
+        log_warning("processes that did not end within %u s were killed", ending_limit_s(l));
         l->killed = true;
     }
 }

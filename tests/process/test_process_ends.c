@@ -90,7 +90,7 @@ static void write_trace_with_a_long_step(struct process_rig *r)
     process_write(r, "steps.csv", text);
 }
 
-/* The starter would kill the ranks after 15 s, and no rank would write the checkpoint. */
+/* The ranks would write the checkpoint only after a step of ten minutes. */
 static void a_request_to_stop_ends_a_long_step(void **state)
 {
     struct process_rig *r = *state;
@@ -132,6 +132,23 @@ static void a_worker_told_to_stop_during_a_probe_ends_the_run_with_a_checkpoint(
         unlink(process_path(r, "results.db"));
         unlink(process_path(r, "at.safetensors"));
     }
+}
+
+/* A paused server instead of a slow disk. Without a checkpoint the starter kills it after 15 s. */
+static void the_starter_waits_for_the_checkpoint_of_a_stopped_run(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t server;
+    process_start(r, RIG_WITH("run", RIG_LONG, "checkpoint=at.safetensors"));
+    process_await_row(r, "SELECT count(*) FROM push");
+    process_await(r, "server", &server, 1);
+    kill(server, SIGSTOP);
+    kill(r->pid, SIGTERM);
+    sleep(17);
+    kill(server, SIGCONT);
+    assert_int_equal(process_wait(r), STOPPED);
+    expect_code_of_row(r, STOPPED);
+    process_expect_answer(r, "SELECT max(version) = updates FROM checkpoint, run", "1");
 }
 
 /* ---- a run that died after its last checkpoint ------------------------------------------------
@@ -252,6 +269,7 @@ int main(void)
         RIG_TEST(after_sigterm_at_any_moment_exit_code_and_row_agree),
         RIG_TEST(a_request_to_stop_ends_a_long_step),
         RIG_TEST(a_worker_told_to_stop_during_a_probe_ends_the_run_with_a_checkpoint),
+        RIG_TEST(the_starter_waits_for_the_checkpoint_of_a_stopped_run),
         RIG_TEST(a_run_lost_after_its_last_checkpoint_resumes_to_its_end),
         RIG_TEST(a_failed_checkpoint_is_retried_when_the_next_is_due),
         RIG_TEST(a_run_fails_if_its_last_checkpoint_fails),
