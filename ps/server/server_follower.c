@@ -259,8 +259,11 @@ void follower_tick(struct server *s, uint64_t now)
              "does not answer (timeout_s): is it running, and is the endpoint right?");
     } else if (lost) {
         fail(s, ERROR_PEER, why);
-    } else if (unheard_ms > s->timeout_ms) {
-        fail(s, ERROR_PEER, "did not end the run after this server reported a failure (timeout_s)");
+    } else if (unheard_ms > liveness_limit_ms(s->timeout_ms, 0)) {
+        snprintf(why, sizeof why,
+                 "did not end the run after a failure of this server (limit: %d times timeout_s)",
+                 LIVENESS_FACTOR);
+        fail(s, ERROR_PEER, why);
     }
     ask(s, now);
 }

@@ -1,4 +1,5 @@
-/* Three real servers and a real worker: how the worker cuts its vectors and puts them together. */
+/* Three real servers and a real worker: how the worker cuts its vectors and puts them together; how
+ * all end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "tests/ps/server/ps_rig.h"
+#include "tests/rigs/patience.h"
 
 enum { ALL = 3 };
 
@@ -19,13 +22,14 @@ struct servers {
     pid_t pid[ALL];
 };
 
-static void serve(struct servers *s, size_t count)
+static void serve(struct servers *s, size_t count, const char *timeout_s)
 {
     char places[RIG_ENDPOINT_BYTES] = "";
     s->o = rig_settings();
     rig_set(s->o, "servers", "3");
     rig_set(s->o, "payload", "shm");
-    rig_set(s->o, "timeout_s", "10");
+    rig_set(s->o, "timeout_s", timeout_s);
+    rig_set(s->o, "checkpoint", "x.safetensors");
     for (unsigned i = 0; i < ALL; i++) {
         struct rig *r = s->r[i] = rig_open(1, count);
         r->server = i;
@@ -55,7 +59,7 @@ static void forget(struct servers *s)
 static void slices_that_happen_to_begin_at_a_page_are_shared_correctly(void **state UNUSED)
 {
     struct servers s;
-    serve(&s, 3 * 1023 + 1);
+    serve(&s, 3 * 1023 + 1, "10");
     pid_t trainer = rig_train(s.r[0], s.o, 0, 0);
     if (rig_wait(trainer, 10) != OK)
         fail_msg("%s", s.r[0]->worker[0].message);
@@ -84,7 +88,7 @@ done:
 static void divergence_in_one_slice_names_worker_server_and_slice(void **state UNUSED)
 {
     struct servers s;
-    serve(&s, 3000);
+    serve(&s, 3000, "10");
     pid_t trainer = rig_fork(s.r[0], s.o, 0, 0, spoil);
     assert_int_not_equal(rig_wait(trainer, 10), OK);
     expect_ends(&s, ERROR_DIVERGED);
@@ -94,11 +98,33 @@ static void divergence_in_one_slice_names_worker_server_and_slice(void **state U
     forget(&s);
 }
 
+static void save_slowly(struct rig *r UNUSED)
+{
+    clock_sleep_until_ns(clock_ns() + 3000 * STRETCH * 1000000ULL);
+}
+
+static void
+all_servers_told_to_stop_wait_for_a_checkpoint_longer_than_the_timeout(void **state UNUSED)
+{
+    struct servers s;
+    serve(&s, 3000, STRETCH > 1 ? "20" : "2");
+    s.r[0]->at_checkpoint = save_slowly;
+    pid_t trainer = rig_train(s.r[0], s.o, 0, 100);
+    assert_true(rig_until(&s.r[0]->worker[0].stage, 2, 10));
+    for (unsigned i = 0; i < ALL; i++)
+        s.r[i]->stop = 1;
+    expect_ends(&s, STOPPED);
+    assert_int_equal(rig_wait(trainer, 10), OK);
+    assert_int_equal(s.r[0]->checkpoints, 1);
+    forget(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices_that_happen_to_begin_at_a_page_are_shared_correctly),
         cmocka_unit_test(divergence_in_one_slice_names_worker_server_and_slice),
+        cmocka_unit_test(all_servers_told_to_stop_wait_for_a_checkpoint_longer_than_the_timeout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
