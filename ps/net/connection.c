@@ -281,8 +281,8 @@ static status handle(connection *c, const struct channel_received *r)
     if (m->run_token != c->run_token || m->worker != c->worker ||
         (c->welcomed && m->incarnation != c->incarnation && m->type != WIRE_REFUSED))
         return OK; /* another run, worker or incarnation */
-    const bool may_precede_welcome =
-        m->type == WIRE_WELCOME || m->type == WIRE_REFUSED || m->type == WIRE_END;
+    const bool may_precede_welcome = m->type == WIRE_WELCOME || m->type == WIRE_REFUSED ||
+                                     m->type == WIRE_END || m->type == WIRE_PONG;
     if (!c->welcomed && !may_precede_welcome)
         return error_set(ERROR_PROTOCOL, __FILE__, __LINE__,
                          "the server at %s sent a message %s before it welcomed worker %u",

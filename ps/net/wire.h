@@ -32,7 +32,7 @@ enum wire_type {
     WIRE_PUSH,       /* worker: a gradient's version, loss and times */
     WIRE_GRADIENT,   /* worker: a chunk of that gradient (payload=frames) */
     WIRE_PING,       /* worker: a sign of life */
-    WIRE_PONG,       /* server: answers a ping with the worker's state */
+    WIRE_PONG,       /* server: answers a ping, or a hello that has to wait */
     WIRE_PULL,       /* worker: requests the last release again */
     WIRE_END,        /* server: training is over */
     WIRE_GOODBYE,    /* worker: leaves */

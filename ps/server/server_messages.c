@@ -69,8 +69,10 @@ static bool place_is_taken(struct server *s, struct peer *p, const struct channe
     char why[WIRE_TEXT_BYTES];
     bool dying =
         peers_is_member(p) && (p->life.died_ns != 0 || peer_process_has_ended(p->life.pidfd));
-    if (p->state == PEER_LEAVING || dying || leader_awaits_place(s, m->worker))
-        return true; /* the place is free soon; a worker sends a hello once a second */
+    if (p->state == PEER_LEAVING || dying || leader_awaits_place(s, m->worker)) {
+        peers_let_wait(s, r); /* the place is free when training goes on, at the latest */
+        return true;
+    }
     if (p->state == PEER_ABSENT)
         return former_lives(s, p, r);
     snprintf(why, sizeof why,

@@ -9,8 +9,7 @@
 
 enum {
     REFUSALS_LOGGED = 20, /* more would let a hostile peer fill the disk */
-    REFUSALS_ANSWERED =
-        1000, /* a second, to peers that are not members; more answers could fill the memory */
+    ANSWERS = 1000,       /* a second, to peers that are not members; more could fill the memory */
 };
 
 /* ---- messages to workers -------------------------------------------------------------------- */
@@ -50,18 +49,31 @@ static void refuse(struct server *s, const struct channel_id *to, struct wire_me
     server_event(s, SEVERITY_WARNING, "peer_refused", NO_WORKER, detail);
 }
 
-void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why)
+/* Whether a peer that is not a member gets an answer now. */
+static bool may_answer(struct server *s)
 {
     const uint64_t now = clock_ns();
-    if (now - s->refusing_ns >= 1000000000) {
-        s->refusing_ns = now;
+    if (now - s->answering_ns >= 1000000000) {
+        s->answering_ns = now;
         s->answered = 0;
     }
-    if (s->answered++ >= REFUSALS_ANSWERED) {
+    return s->answered++ < ANSWERS;
+}
+
+void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why)
+{
+    if (may_answer(s))
+        refuse(s, &r->from, r->message, code, why);
+    else
         s->refused++;
-        return;
-    }
-    refuse(s, &r->from, r->message, code, why);
+}
+
+void peers_let_wait(struct server *s, const struct channel_received *r)
+{
+    struct wire_message m = {
+        .type = WIRE_PONG, .worker = r->message.worker, .run_token = s->o->run_token};
+    if (may_answer(s))
+        (void)channel_send(s->channel, &r->from, &m, NULL);
 }
 
 void peers_welcome(struct server *s, unsigned w)

@@ -286,8 +286,8 @@ struct server {
     uint64_t checkpoint_samples; /* between checkpoints; 0: only at the end */
     struct ps_metrics tally;     /* a follower's rows are written by the leader */
     uint64_t refused;            /* messages */
-    uint64_t refusing_ns;        /* since when `answered` of them were */
-    unsigned answered;
+    uint64_t answering_ns;       /* begin of the current second of may_answer() */
+    unsigned answered;           /* messages of peers that are not members, in this second */
 };
 
 static inline bool server_follows(const struct server *s)
@@ -386,6 +386,8 @@ void peers_release(struct server *s, unsigned w);
 void peers_end(struct server *s, status code, const char *text);
 /* The answer shows the run's token only if the message did. */
 void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why);
+/* A sign of life for a worker whose place is not free yet. */
+void peers_let_wait(struct server *s, const struct channel_received *r);
 /* Ends the run or frees the place, depending on on_lost. A follower reports it to the leader (S7).
  */
 void peers_lose(struct server *s, unsigned w, status code, const char *why);

@@ -100,7 +100,9 @@ def join(link, count, settings_hash):
     """hello → welcome → ready. Returns the number of the first batch and the server's timeout in seconds."""
     hello = struct.pack("<QQQ16sII", count, settings_hash, int.from_bytes(os.urandom(8), "little"), bytes(16), os.getpid(), FRAMES)
     link.send(HELLO, 0, hello)
-    kind, head, body, _ = link.receive(0, 60, lambda sequence: link.send(HELLO, sequence, hello))
+    kind = PONG  # before the welcome: the place of a lost worker is not free yet
+    while kind == PONG:
+        kind, head, body, _ = link.receive(0, 60, lambda sequence: link.send(HELLO, sequence, hello))
     if kind != WELCOME:
         sys.exit("foreign_worker: " + body[4:].split(b"\0")[0].decode())
     link.incarnation = head[4]

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -277,6 +278,35 @@ static void an_evaluation_that_fails_beside_training_ends_the_run(void **state U
     rig_close(r);
 }
 
+static void let_the_first_take_longer_than_the_timeout(struct rig *r)
+{
+    if (r->evaluations == 0)
+        clock_sleep_until_ns(clock_ns() + 3000 * STRETCH * 1000000ULL);
+}
+
+static void a_worker_lost_during_an_evaluation_is_replaced_after_it(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 2, STRETCH > 1 ? "20" : "2");
+    rig_set(o, "on_lost", "continue");
+    rig_set(o, "evaluation_pause", "yes");
+    r->total_samples = 1000000000;
+    r->evaluate_every = 1000;
+    r->at_evaluation = let_the_first_take_longer_than_the_timeout;
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1), b = rig_train(r, o, 1, 1);
+    assert_true(rig_until(&r->evaluating, 1, 10));
+    kill(b, SIGKILL);
+    assert_int_equal(rig_wait(b, 5), 128 + SIGKILL);
+    const int before = r->worker[1].stage;
+    pid_t again = rig_train(r, o, 1, 1);
+    assert_true(rig_until(&r->worker[1].stage, before + 5, 20));
+    r->stop = 1;
+    assert_int_equal(rig_wait(server, 10), STOPPED);
+    assert_int_equal(rig_wait(a, 10), OK);
+    assert_int_equal(rig_wait(again, 10), OK);
+    rig_close_with(r, o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +321,7 @@ int main(void)
         cmocka_unit_test(a_request_to_stop_waits_for_the_evaluation_beside_training),
         cmocka_unit_test(an_evaluation_beside_training_outlives_a_worker_that_is_told_to_stop),
         cmocka_unit_test(an_evaluation_that_fails_beside_training_ends_the_run),
+        cmocka_unit_test(a_worker_lost_during_an_evaluation_is_replaced_after_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
