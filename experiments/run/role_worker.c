@@ -8,7 +8,8 @@
 
 /* Key restarts. Only a worker that was started by hand or by a launcher has it: `gradlag run`
  * starts workers again itself. After the loss of its server the worker tries to join once a second,
- * until timeout_s has passed. The new server decides at which batch the worker goes on. */
+ * until timeout_s has passed. The new server decides at which batch the worker goes on. A refused
+ * worker does the same: its server may be a new one, on another host, or may have evicted it. */
 static status train(const struct role_process *p, const struct ps_trainer_options *trainer)
 {
     const uint64_t second_ns = 1000000000;
@@ -19,7 +20,7 @@ static status train(const struct role_process *p, const struct ps_trainer_option
     for (;;) {
         const status result = ps_trainer_run(trainer);
         const uint64_t now = clock_ns();
-        if (result != ERROR_PEER || p->dismissal == PS_EVICTED ||
+        if (result != ERROR_PEER ||
             (*trainer->joined ? restarts == most : lost_ns == 0 || now - lost_ns >= limit_ns))
             return result;
         if (*trainer->joined) {

@@ -335,7 +335,7 @@ static const char *refusal_of(const struct server *s, const struct channel_recei
         return NULL;
     if (!peers_is_member(p) || m->incarnation != p->incarnation) {
         *code = ERROR_PEER;
-        return "not, or no longer, a member of this run (it may have been evicted)";
+        return "not a member of this run: it was evicted, or the server was started again";
     }
     if (!channel_same_id(&p->id, &r->from) && m->type != WIRE_PING)
         return "that worker uses another connection";
