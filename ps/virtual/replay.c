@@ -212,6 +212,9 @@ static status feed_event(struct replay *r, struct replay_progress *p)
 static status feed(struct replay *r, struct replay_progress *p)
 {
     status result = feed_event(r, p);
+    const bool together = !r->o->lockstep || number_of(r, p) == 0;
+    if (result == OK && together)
+        return simulation_after_event(r->simulation);
     return result == ERROR_DIVERGED && r->o->compares ? OK : result;
 }
 

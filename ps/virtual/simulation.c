@@ -316,15 +316,14 @@ static void show_progress(simulation *s)
     s->o.hooks.progress(s->o.hooks.context, &p);
 }
 
-static status after_event(simulation *s)
+status simulation_after_event(simulation *s)
 {
     status result = OK;
-    const volatile sig_atomic_t *stop = s->o.hooks.stop;
     show_progress(s);
     if (s->checkpoint_samples > 0 && !server_core_ended(servers_first(s)) &&
         server_core_samples_used(servers_first(s)) >= s->next_checkpoint)
         TRY(simulation_checkpoint(s, true));
-    if (stop != NULL && *stop != 0 && !server_core_ended(servers_first(s))) {
+    if (training_stop_wanted(&s->o.hooks) && !server_core_ended(servers_first(s))) {
         FAIL(STOPPED, "stopped on request after %llu updates",
              (unsigned long long)server_core_version(servers_first(s)));
     }
@@ -453,7 +452,6 @@ status simulation_push(simulation *s, unsigned server, unsigned w,
     place->sequence++;
     finish_push(s, member);
     TRY(perform(s, server, actions));
-    TRY(after_event(s));
 done:
     return result;
 }

@@ -61,8 +61,8 @@ struct simulation_times {
     double data_us, forward_us, backward_us; /* parts of compute_us; may be NOT_MEASURED */
 };
 
-/* Events at one server. `now`: training time in seconds. ERROR_DIVERGED, STOPPED, or the error of
- * an evaluation or a gradient. */
+/* Events at one server. `now`: training time in seconds. ERROR_DIVERGED, or the error of an
+ * evaluation or a gradient. */
 status simulation_hello(simulation *s, unsigned server, unsigned w, double now) MUST_CHECK;
 status simulation_lost(simulation *s, unsigned server, unsigned w, double now) MUST_CHECK;
 /* Ends the run at this server for a reason outside the core. */
@@ -71,6 +71,10 @@ status simulation_end(simulation *s, unsigned server) MUST_CHECK;
  * the core. Contract: simulation_may_push(). */
 status simulation_push(simulation *s, unsigned server, unsigned w,
                        const struct simulation_times *times) MUST_CHECK;
+/* Shows the progress, writes a periodic checkpoint if one is due, and obeys a request to stop. Call
+ * it when all servers have had the same events: a checkpoint holds one version. With read=torn that
+ * is never so; call it after any event. STOPPED, or the error of the checkpoint hook. */
+status simulation_after_event(simulation *s) MUST_CHECK;
 
 /* Lets another thread compute the gradient of worker `w`, if `w` is released. False: no more
  * gradients may be computed ahead. Call it for the workers in the order of their next pushes. */

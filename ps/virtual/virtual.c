@@ -282,8 +282,10 @@ static status train(struct cluster_run *c)
         TRY(worker_joins(c, w, 0));
     for (unsigned w = c->o->workers; w < c->most; w++)
         TRY(worker_is_late(c, w));
-    while (!simulation_ended(c->simulation))
+    while (!simulation_ended(c->simulation)) {
         TRY(next_event(c));
+        TRY(simulation_after_event(c->simulation));
+    }
 done:
     return result;
 }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sha256.h"
 #include "experiments/config/config.h"
 #include "ps/virtual/virtual.h"
 #include "worker/optimizer/optimizer.h"
@@ -489,6 +490,69 @@ static void only_computed_or_held_gradients_take_memory(void **state)
     options_close(&o);
 }
 
+/* ---- a request to stop ----------------------------------------------------------------------- */
+
+struct stopped_run {
+    volatile sig_atomic_t wanted;
+    size_t parameters;
+    uint64_t updates;
+    char sha256[65]; /* of the parameters in the checkpoint */
+};
+
+/* Comes during the run's first events. */
+static void request_stop(void *context, const struct training_progress *p UNUSED)
+{
+    struct stopped_run *s = context;
+    s->wanted = 1;
+}
+
+static status keep_checkpoint(void *context, const struct training_state *now)
+{
+    struct stopped_run *s = context;
+    struct sha256 sum;
+    sha256_begin(&sum);
+    sha256_add(&sum, now->parameters, s->parameters * sizeof(float));
+    sha256_end(&sum, s->sha256);
+    s->updates = now->updates;
+    return OK;
+}
+
+static void run_until_stopped(const char *servers, struct stopped_run *out)
+{
+    struct training_outcome outcome;
+    gradient_pool *pool = NULL;
+    pace *steps = NULL;
+    options *o = composed((const char *const[]){RIG_SMALL, "engine=virtual", "pace=constant",
+                                                "workers=2", servers, "checkpoint=x", NULL});
+    assert_int_equal(pace_open(&steps, o, 0), OK);
+    assert_int_equal(gradient_pool_open(&pool, o, 2, 0, 1, NULL), OK);
+    *out = (struct stopped_run){.parameters = worker_parameter_count(gradient_pool_own(pool))};
+    const struct virtual_options run = {.settings = o,
+                                        .pool = pool,
+                                        .pace = steps,
+                                        .workers = 2,
+                                        .length = {.total_samples = 600},
+                                        .hooks = {.context = out,
+                                                  .progress = request_stop,
+                                                  .checkpoint = keep_checkpoint,
+                                                  .stop = &out->wanted}};
+    assert_int_equal(virtual_run(&run, &outcome), STOPPED);
+    gradient_pool_close(&pool);
+    pace_close(&steps);
+    options_close(&o);
+}
+
+static void the_checkpoint_of_a_stopped_run_holds_one_version(void **state)
+{
+    (void)state;
+    struct stopped_run one, several;
+    run_until_stopped("servers=1", &one);
+    assert_int_equal(one.updates, 1);
+    run_until_stopped("servers=3", &several);
+    assert_int_equal(several.updates, one.updates);
+    assert_string_equal(several.sha256, one.sha256);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -514,6 +578,7 @@ int main(void)
         TEST(a_trace_sets_the_pace),
         TEST(keys_without_effect_in_a_virtual_run_are_a_usage_error),
         cmocka_unit_test(only_computed_or_held_gradients_take_memory),
+        cmocka_unit_test(the_checkpoint_of_a_stopped_run_holds_one_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
