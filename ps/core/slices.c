@@ -2,6 +2,8 @@
 #include "ps/core/slices.h"
 
 #include "ps/rules/consistency/consistency.h"
+#include "ps/rules/correction/correction.h"
+#include "ps/rules/damping/damping.h"
 #include "ps/rules/outer/outer.h"
 
 #include <stdio.h>
@@ -50,13 +52,18 @@ void slices_cut(struct slices *out, unsigned servers, size_t count,
         cut_between(out, i, layers);
 }
 
+static const struct about *chosen(const struct registry *registry, const options *o,
+                                  const char *key)
+{
+    return registry_find(registry, options_text(o, key));
+}
+
 /* The key whose value needs whole layers on each server; NULL: none. */
 static status key_of_whole_layers(const options *o, const char **out)
 {
     status result = OK;
     struct optimizer_rule rule;
-    const struct outer_rule *outer =
-        (const struct outer_rule *)registry_find(&outer_registry, options_text(o, "outer"));
+    const struct outer_rule *outer = (const struct outer_rule *)chosen(&outer_registry, o, "outer");
     TRY(optimizer_rule_of(o, &rule));
     *out = outer != NULL && outer->by_tensor ? "outer"
            : rule.by_layer                   ? optimizer_rule_key(&rule)
@@ -116,37 +123,42 @@ bool reads_snapshots(const options *settings)
 status slices_check(const options *o)
 {
     status result = OK;
-    const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
-        &consistency_registry, options_text(o, "consistency"));
-    if (servers_of(o) > 1 && options_integer(o, "probe_every") > 0) {
-        FAIL(ERROR_USAGE,
-             "%s: probe_every=%s needs whole gradients, but with several servers each server has "
-             "one slice; set servers=1 or probe_every=0",
-             options_origin(o, "probe_every"), options_value(o, "probe_every"));
-    }
-    if (servers_of(o) > 1 && strcmp(options_text(o, "on_nonfinite"), "skip") == 0) {
-        FAIL(ERROR_USAGE,
-             "%s: on_nonfinite=skip must skip whole gradients, but with several servers each "
-             "server sees one slice; set servers=1 or on_nonfinite=stop",
-             options_origin(o, "on_nonfinite"));
-    }
-    if (servers_of(o) > 1 && !reads_snapshots(o) && strcmp(options_text(o, "outer"), "none") != 0) {
-        FAIL(ERROR_USAGE,
-             "%s: outer=%s computes learning rates from the version that a worker read, but with "
-             "read=torn a worker reads several versions; set read=snapshot or servers=1",
-             options_origin(o, "outer"), options_text(o, "outer"));
-    }
-    if (servers_of(o) > 1 && options_real(o, "clip_norm") > 0) {
-        FAIL(ERROR_USAGE,
-             "%s: clip_norm=%s needs the norm of the whole gradient, but with several servers each "
-             "server has one slice; set servers=1 or clip_norm=0",
-             options_origin(o, "clip_norm"), options_value(o, "clip_norm"));
-    }
-    if (servers_of(o) > 1 && !reads_snapshots(o) && policy->drops_slowest) {
-        FAIL(ERROR_USAGE,
-             "%s: consistency=%s drops the slowest gradients, and with read=torn each server would "
-             "drop different ones; set read=snapshot or another consistency",
-             options_origin(o, "consistency"), policy->about.name);
+    const struct consistency_policy *policy =
+        (const struct consistency_policy *)chosen(&consistency_registry, o, "consistency");
+    const struct damping_rule *damping =
+        (const struct damping_rule *)chosen(&damping_registry, o, "damping");
+    const struct correction_rule *correction =
+        (const struct correction_rule *)chosen(&correction_registry, o, "correction");
+    const bool torn = !reads_snapshots(o), drops_stale = policy->never_stale && !policy->even;
+    const struct {
+        bool wrong;
+        const char *key, *because, *instead;
+    } cases[] = {
+        {options_integer(o, "probe_every") > 0, "probe_every",
+         "needs whole gradients, but each server has one slice", "probe_every=0"},
+        {strcmp(options_text(o, "on_nonfinite"), "skip") == 0, "on_nonfinite",
+         "must skip whole gradients, but each server sees one slice", "on_nonfinite=stop"},
+        {options_real(o, "clip_norm") > 0, "clip_norm",
+         "needs the norm of the whole gradient, but each server has one slice", "clip_norm=0"},
+        {damping->needs_norm, "damping",
+         "needs the norm of the whole gradient, but each server has one slice", "another damping"},
+        {correction->adjust != NULL, "correction",
+         "measures one momentum of all parameters, but each server has one slice",
+         "another correction"},
+        {torn && strcmp(options_text(o, "outer"), "none") != 0, "outer",
+         "computes learning rates from the version that a worker read, but with read=torn a worker "
+         "reads several versions",
+         "read=snapshot"},
+        {torn && drops_stale, "consistency",
+         "drops stale gradients, and with read=torn each server would drop different ones",
+         "read=snapshot, or another consistency"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases) && servers_of(o) > 1; i++) {
+        if (cases[i].wrong) {
+            FAIL(ERROR_USAGE, "%s: %s=%s with several servers: it %s; set servers=1 or %s",
+                 options_origin(o, cases[i].key), cases[i].key, options_value(o, cases[i].key),
+                 cases[i].because, cases[i].instead);
+        }
     }
 done:
     return result;

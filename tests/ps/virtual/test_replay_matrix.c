@@ -52,8 +52,9 @@ static const struct matrix_place places[] = {
 static bool can_be_there(const struct combination *c, const struct matrix_place *at)
 {
     bool torn = at->read != NULL && strcmp(at->read, "torn") == 0;
-    bool loses = strcmp(c->policy->about.name, "backup") == 0;
-    return at->servers == 1 || !(torn && (loses || c->outer != NULL));
+    bool drops_stale = c->policy->never_stale && !c->policy->even;
+    bool whole = c->damping->needs_norm || c->correction->adjust != NULL;
+    return at->servers == 1 || !(whole || (torn && (drops_stale || c->outer != NULL)));
 }
 
 static bool is_run(const struct combination *c, const struct matrix_place *at)

@@ -266,7 +266,8 @@ static void every_rule_replays_with_several_servers(void **state)
         "damping=tail"};
     static const char *const reads[] = {"read=torn", "read=snapshot"};
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
-        bool whole = strstr(rules[i], "backup") != NULL; /* refused with torn reads, see below */
+        /* They are refused with torn reads, see below. */
+        bool whole = strstr(rules[i], "backup") != NULL || strstr(rules[i], "rennala") != NULL;
         assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "servers=3", rules[i],
                                  reads[whole ? 1 : i % COUNT_OF(reads)], "crash.mtbf_s=0.3",
                                  "crash.down_s=0.1"),
@@ -310,11 +311,21 @@ static void what_several_servers_cannot_do_is_a_usage_error(void **state)
     process_expect_error(r, "read=torn");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "servers=2", "mode=sync"), ERROR_USAGE);
     process_expect_error(r, "servers=2");
-    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "read=torn", "consistency=backup"),
-                     ERROR_USAGE);
-    process_expect_error(r, "read=snapshot");
-    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "clip_norm=1"), ERROR_USAGE);
-    process_expect_error(r, "clip_norm=1");
+    static const char *const torn[] = {"consistency=backup", "consistency=rennala"};
+    for (size_t i = 0; i < COUNT_OF(torn); i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "read=torn", torn[i]),
+                         ERROR_USAGE);
+        process_expect_error(r, "read=snapshot");
+    }
+    static const char *const whole[] = {"clip_norm=1", "damping=trim",
+                                        "correction=closed-loop-momentum", "probe_every=5",
+                                        "on_nonfinite=skip"};
+    for (size_t i = 0; i < COUNT_OF(whole); i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "optimizer=momentum", whole[i]),
+                         ERROR_USAGE);
+        process_expect_error(r, whole[i]);
+        process_expect_error(r, "servers=1");
+    }
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=65"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "dataset=gaussian", "dataset.size=1",
                              "dataset.channels=1", "dataset.classes=2", "servers=64"),
