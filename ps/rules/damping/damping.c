@@ -51,11 +51,11 @@ void damping_close(struct damping *d)
 }
 
 /* Rounds as the results file does. The time comes from a worker: it may be NaN, negative or so
- * large that the sum would overflow. */
+ * large that the sum would overflow. A checkpoint keeps sums up to 2⁵³. */
 static uint64_t whole_us(double us)
 {
-    enum { MAX_US = 1 << 30 };
-    return us >= 0 ? (uint64_t)(us < MAX_US ? nearbyint(us) : MAX_US) : 0;
+    static const double most = (double)(UINT64_C(1) << 36); /* 19 hours */
+    return us >= 0 ? (uint64_t)nearbyint(fmin(us, most)) : 0;
 }
 
 void damping_observe(struct damping *d, unsigned worker, uint64_t staleness, double compute_us)

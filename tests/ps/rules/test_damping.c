@@ -184,6 +184,23 @@ static void rescaled_gives_each_worker_the_same_rate_per_time(void **state)
     damping_close(&d);
 }
 
+/* Half an hour and an hour. */
+static void rescaled_tells_long_steps_apart(void **state)
+{
+    (void)state;
+    struct damping d;
+    bool drop;
+    open_damping(&d, RIG("damping=rescaled"));
+    assert_int_equal(damping_allocate(&d, 2), OK);
+    damping_observe(&d, 0, 0, 2e9);
+    damping_observe(&d, 1, 0, 4e9);
+    for (unsigned w = 0; w < 2; w++) {
+        struct damping_input input = {.worker = w, .workers = 2};
+        assert_true(fabs(damping_scale(&d, &input, &drop) - (w + 1) * 2 / 3.0) < 1e-15);
+    }
+    damping_close(&d);
+}
+
 static double scale_of_length(const struct damping *d, double norm)
 {
     bool drop = true;
@@ -312,6 +329,7 @@ int main(void)
         cmocka_unit_test(koloskova_has_scale_1_up_to_the_concurrency),
         cmocka_unit_test(tail_is_the_share_of_equal_or_larger_staleness),
         cmocka_unit_test(rescaled_gives_each_worker_the_same_rate_per_time),
+        cmocka_unit_test(rescaled_tells_long_steps_apart),
         cmocka_unit_test(trim_clips_long_gradients_to_its_norm),
         cmocka_unit_test(every_rule_starts_at_1_and_never_rises),
         cmocka_unit_test(only_marked_rules_scale_fresh_gradients),
