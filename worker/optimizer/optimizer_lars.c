@@ -11,6 +11,9 @@
  * β) are excluded: λ = 1 and β = 0, so the schedule's rate must suit them too. If ‖w‖ or ‖g‖ is 0,
  * λ = 1. Norms are summed in double, in a fixed order.
  *
+ * λ cancels a factor of the gradient. So damping scales the rate, as in optimizer_adamw.c, and with
+ * it the weight decay.
+ *
  * Our choice: the paper does not define the treatment of biases and of zero norms.
  */
 #define OPTIMIZER_STATES 1
@@ -37,6 +40,7 @@ const struct optimizer_kind optimizer_lars = {
          "You, Gitman, Ginsburg 2017, algorithm 1", parameters_of},
     .states = OPTIMIZER_STATES,
     .has_momentum = true,
+    .scale_free = true,
     .update = optimizer_loop,
     .layer_factor = layer_factor,
 };

@@ -22,7 +22,7 @@ static bool is(const struct core_model *m, const char *kind)
 
 bool model_scale_free(const struct core_model *m)
 {
-    return is(m, "adamw") || is(m, "lion") || is(m, "muon") || is(m, "nadamw");
+    return is(m, "adamw") || is(m, "lars") || is(m, "lion") || is(m, "muon") || is(m, "nadamw");
 }
 
 /* ---- adamw, outer-adam ---- */

@@ -304,11 +304,47 @@ static void every_correction_equals_its_plain_implementation(void **state)
     }
 }
 
+/* ---- optimizers that divide by the gradient's size --------------------------------------------
+ */
+
+/* The step that a gradient of staleness `TAU` makes. */
+enum { TAU = 3 };
+static void stale_step(const char *const *settings, double out[D])
+{
+    static struct core_bench b;
+    float before[D];
+    bench_open(&b, (struct server_core_options){.workers = 2, .total_samples = TOTAL}, settings);
+    bench_hello_all(&b);
+    for (unsigned k = 0; k <= TAU; k++) {
+        const unsigned w = k == TAU;
+        gradient_at(b.rig.slots[b.slot[w]], w, k, b.gradient[w]);
+        memcpy(before, bench_latest(&b), sizeof before);
+        bench_push(&b, w);
+    }
+    assert_int_equal(b.record[0].staleness, TAU);
+    for (unsigned i = 0; i < D; i++)
+        out[i] = (double)bench_latest(&b)[i] - (double)before[i];
+    core_rig_close(&b.rig);
+}
+
+static void damping_scales_the_step_of_every_layer_of_lars(void **state)
+{
+    (void)state;
+    double damped[D], undamped[D];
+#define LARS "optimizer=lars", "optimizer.trust=0.5", "momentum=0", "weight_decay=0", "lr=0.2"
+    stale_step(RIG(LARS, "damping=inverse"), damped);
+    stale_step(RIG(LARS, "damping=none"), undamped);
+    for (unsigned i = 0; i < D; i++)
+        assert_true(fabs(damped[i] - undamped[i] / TAU) < 1e-6);
+    assert_true(fabs(undamped[0]) > 1e-4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_damping_rule_equals_its_plain_implementation),
         cmocka_unit_test(every_correction_equals_its_plain_implementation),
+        cmocka_unit_test(damping_scales_the_step_of_every_layer_of_lars),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
