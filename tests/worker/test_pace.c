@@ -303,6 +303,29 @@ static void workers_may_have_different_means(void **state)
     pace_close(&spread);
 }
 
+/* Else a virtual clock may stand still. */
+static void no_worker_takes_no_time(void **state)
+{
+    (void)state;
+    enum { WORKERS = 20000 };
+    pace *p = opened("constant", "1", SET("pace.mean_ms=10", "pace.worker_cv=2", NULL), 0);
+    struct pace_table t = {0};
+    unsigned least = 0;
+    for (unsigned w = 0; w < WORKERS; w++) {
+        const uint64_t ns = pace_duration_of(p, w, 0, 0);
+        assert_true(ns >= 10000);
+        least += ns == 10000;
+    }
+    assert_true(least > 0 && least < WORKERS / 4);
+    pace_close(&p);
+    assert_int_equal(pace_table_add(&t, 0, 0, 0), OK);
+    assert_int_equal(pace_table_add(&t, 0, 1, 5), OK);
+    assert_int_equal(pace_table_add(&t, 3, 0, 0), OK);
+    assert_int_equal(pace_table_finish(&t), ERROR_DATA);
+    assert_non_null(strstr(error_message(), "worker 3"));
+    pace_table_free(&t);
+}
+
 static void waiting_lasts_until_the_step_has_its_duration(void **state)
 {
     (void)state;
@@ -345,6 +368,7 @@ int main(void)
         cmocka_unit_test(gamma_is_a_lower_bound_and_can_slow_one_worker),
         cmocka_unit_test(several_workers_can_be_slow),
         cmocka_unit_test(workers_may_have_different_means),
+        cmocka_unit_test(no_worker_takes_no_time),
         cmocka_unit_test(waiting_lasts_until_the_step_has_its_duration),
         cmocka_unit_test(a_request_to_stop_ends_the_wait),
     };

@@ -5,8 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-static const double LEAST_SHARE = 1e-3;
-
 static double ns_per_byte(double gbps)
 {
     return gbps > 0 ? 8 / gbps : 0;
@@ -94,7 +92,7 @@ double cluster_share(const struct cluster *c, unsigned worker, uint64_t message)
 {
     struct random_stream r;
     random_open(&r, RANDOM_SHARE, c->seed, worker, message);
-    return fmax(LEAST_SHARE, -log1p(-random_uniform(&r)));
+    return fmax(PACE_SHARE_LEAST, -log1p(-random_uniform(&r)));
 }
 
 uint64_t cluster_jitter_ns(const struct cluster *c, unsigned worker, uint64_t message)

@@ -7,6 +7,8 @@
 #include "base/options.h"
 #include "base/random.h"
 
+#include <math.h>
+
 struct pace {
     const struct pace_kind *kind;
     double parameters[PACE_PARAMETERS];
@@ -139,7 +141,7 @@ static double share_of(const pace *p, unsigned worker)
     struct random_stream r;
     random_open(&r, RANDOM_PACE, p->seed, worker, UINT64_MAX);
     double shape = 1 / (p->worker_cv * p->worker_cv);
-    return random_gamma(&r, shape) / shape;
+    return fmax(PACE_SHARE_LEAST, random_gamma(&r, shape) / shape);
 }
 
 static bool is_slowed(const pace *p, unsigned worker)

@@ -18,8 +18,9 @@
  * step), so runs and simulations agree.
  *
  * With pace.worker_cv each worker has a different mean, for all its steps: pace.mean_ms times a
- * number drawn once from Gamma(mean 1, that cv). Ali et al. 2000, "Task execution time modeling for
- * heterogeneous computing systems" (CVB method, V_machine), models heterogeneous machines this way.
+ * number drawn once from Gamma(mean 1, that cv), at least 0.001. Ali et al. 2000, "Task execution
+ * time modeling for heterogeneous computing systems" (CVB method, V_machine), models heterogeneous
+ * machines this way.
  *
  * One object serves all workers. It is read-only after opening.
  */
@@ -34,6 +35,8 @@
 enum { PACE_PARAMETERS = 8 };
 /* A smaller coefficient of variation counts as 0: the shape 1/cv² would become infinite. */
 #define PACE_CV_LEAST 1e-9
+/* The smallest share that a worker draws, of the common mean step time or of a link. */
+#define PACE_SHARE_LEAST 1e-3
 
 typedef struct pace pace;
 /* Inputs of a duration. */

@@ -70,8 +70,15 @@ status pace_table_finish(struct pace_table *t)
             t->first[t->workers++] = i;
     t->first[t->workers] = t->count;
     TRY(memory_new(&t->moments, t->workers, sizeof *t->moments, "a table of step times"));
-    for (unsigned w = 0; w < t->workers; w++)
+    for (unsigned w = 0; w < t->workers; w++) {
         t->moments[w] = moments_of(&t->rows[t->first[w]], t->first[w + 1] - t->first[w]);
+        if (t->moments[w].mean_ns == 0) {
+            FAIL(ERROR_DATA,
+                 "all step times of worker %llu are 0, so a virtual clock may stand still; give it "
+                 "a longer step, or leave the worker out",
+                 (unsigned long long)t->rows[t->first[w]].worker);
+        }
+    }
 done:
     return result;
 }

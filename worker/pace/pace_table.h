@@ -28,7 +28,8 @@ struct pace_table { /* zero-initialise */
 };
 
 status pace_table_add(struct pace_table *t, uint64_t worker, uint64_t step, double us) MUST_CHECK;
-/* Call it after the last row. ERROR_DATA: the table has no rows. */
+/* Call it after the last row. ERROR_DATA: the table has no rows, or all times of a
+ * worker are 0. */
 status pace_table_finish(struct pace_table *t) MUST_CHECK;
 /* Adds the rows of a file and finishes the table. ERROR_DATA names the line. */
 status pace_table_read(struct pace_table *t, const char *path) MUST_CHECK;
