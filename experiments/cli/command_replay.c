@@ -24,9 +24,10 @@ const char command_replay_help[] =
     "the record of every gradient and the final parameters. RUN is a run's number, the start of\n"
     "its uuid, or 'last'. Exit code 0: everything is equal; 1: the first difference is printed.\n\n"
     "With other rules (damping, correction, outer, optimizer, lr, momentum, weight_decay,\n"
-    "schedule, warmup, warmup_epochs, lr_scaling, evaluate_every and their dotted keys) it\n"
-    "answers a \"what if\" question: gradients of the same workers arrive in the same order. The\n"
-    "result is recorded as a new run with engine=replay.\n\n"
+    "weight_decay_of, clip_norm, schedule, warmup, warmup_epochs, warmup_updates,\n"
+    "warmup_seconds, lr_scaling, evaluate_every and their dotted keys) it answers a \"what if\"\n"
+    "question: gradients of the same workers arrive in the same order. The result is recorded as\n"
+    "a new run with engine=replay.\n\n"
     "  --export FILE.csv  only write the recorded gradients, one a line, and compute nothing.\n"
     "                     The file can drive a virtual cluster: pace=trace pace.path=FILE.csv\n"
     "  --quiet            no progress on stderr\n\n"
@@ -52,9 +53,10 @@ static bool is_one_of(const char *const *keys, size_t count, const char *key, si
 static bool is_rule(const char *key)
 {
     static const char *const rules[] = {
-        "damping",    "correction", "outer",         "optimizer",
-        "lr",         "momentum",   "weight_decay",  "schedule",
-        "lr_scaling", "warmup",     "warmup_epochs", "evaluate_every"};
+        "damping",       "correction",     "outer",          "optimizer",  "lr",
+        "momentum",      "weight_decay",   "schedule",       "lr_scaling", "warmup",
+        "warmup_epochs", "warmup_updates", "warmup_seconds", "clip_norm",  "weight_decay_of",
+        "evaluate_every"};
     return is_one_of(rules, COUNT_OF(rules), key, strcspn(key, "."));
 }
 

@@ -397,6 +397,32 @@ static void a_replay_under_other_rules_is_recorded_as_a_new_run(void **state)
     assert_int_equal(RIG_RUN(r, "replay", "3"), OK); /* the new run replays, too */
 }
 
+static void the_warm_up_and_what_the_update_does_may_differ_in_a_replay(void **state)
+{
+    struct process_rig *r = *state;
+    static const struct {
+        const char *length, *warmup, *changes[2];
+    } cases[] = {{"updates=60", "warmup_updates=10", {"warmup_updates=20", "tag=longer"}},
+                 {"updates=60", "warmup_updates=10", {"warmup_updates=0", "warmup_epochs=0.3"}},
+                 {"seconds=0.4", "warmup_seconds=0.1", {"warmup_seconds=0.2", "tag=longer"}},
+                 {"updates=60", "warmup_epochs=0", {"clip_norm=0.1", "tag=clipped"}},
+                 {"updates=60", "warmup_epochs=0", {"weight_decay_of=matrices", "weight_decay=1"}}};
+    char recorded[32];
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "batch=10", cases[i].length, cases[i].warmup,
+                                 "engine=virtual", "pace=gamma", "workers=3"),
+                         OK);
+        snprintf(recorded, sizeof recorded, "%zu", 2 * i + 1);
+        assert_int_equal(RIG_RUN(r, "replay", recorded, cases[i].changes[0], cases[i].changes[1]),
+                         OK);
+        process_expect_answer(r,
+                              "SELECT count(DISTINCT parameters_sha256) FROM run "
+                              "WHERE id > (SELECT max(id) - 2 FROM run)",
+                              "2");
+        assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    }
+}
+
 /* A recorded value does not apply to another rule that has a key of the same name. */
 static void another_rule_starts_with_its_own_default_parameters(void **state)
 {
@@ -521,6 +547,7 @@ int main(void)
         TEST(a_changed_row_is_named),
         TEST(every_computed_column_is_compared),
         TEST(a_replay_under_other_rules_is_recorded_as_a_new_run),
+        TEST(the_warm_up_and_what_the_update_does_may_differ_in_a_replay),
         TEST(another_rule_starts_with_its_own_default_parameters),
         TEST(a_replay_ends_when_no_arrivals_are_left),
         TEST(an_exported_trace_drives_a_virtual_cluster),
