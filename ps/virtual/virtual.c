@@ -68,6 +68,7 @@ static status worker_joins(struct cluster_run *c, unsigned w, uint64_t now)
     uint64_t lives;
     v->dead = v->began = false;
     v->replies_left = c->count;
+    v->reply_number = place_of(c, w, 0)->messages;
     if (cluster_life_ns(&c->cluster, w, v->life++, &lives, &v->away_ns))
         event_queue_put(&c->queue, event_of(c, w, LIFE, 0), now + lives);
     for (unsigned i = 0; i < c->count; i++)

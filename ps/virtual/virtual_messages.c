@@ -53,24 +53,21 @@ static uint64_t next_delay(struct cluster_run *c, unsigned w, unsigned server)
     return cluster_latency_ns(&c->cluster) + cluster_jitter_ns(&c->cluster, w, number);
 }
 
-/* All parts of a gradient have the same weight, and so have the replies to it. */
-static double weight_of(const struct cluster_run *c, unsigned w, unsigned server)
-{
-    return cluster_share(&c->cluster, w, place_of(c, w, server)->messages);
-}
-
-/* Between the unit of worker `w`, its first one, and a server. */
+/* Between the unit of worker `w`, its first one, and a server. All parts of a gradient have one
+ * weight, drawn with this number, and so have the replies to it. */
 static void start_transfer(struct cluster_run *c, struct shared_links *links, unsigned w,
-                           unsigned server, size_t bytes, uint64_t now)
+                           unsigned server, size_t bytes, uint64_t number, uint64_t now)
 {
-    shared_links_start(links, unit_of(c, w), server, (double)bytes, weight_of(c, w, server), now);
+    const double weight = cluster_share(&c->cluster, w, number);
+    shared_links_start(links, unit_of(c, w), server, (double)bytes, weight, now);
 }
 
 /* Between a worker and its rack server: all slices in one message. */
 static void start_relay(struct cluster_run *c, struct shared_links *links, unsigned w, size_t bytes,
                         uint64_t now)
 {
-    shared_links_start(links, w, 0, (double)bytes, weight_of(c, w, 0), now);
+    const double weight = cluster_share(&c->cluster, w, place_of(c, w, 0)->messages);
+    shared_links_start(links, w, 0, (double)bytes, weight, now);
 }
 
 /* When the gradient has arrived at all servers and server 0 knows it. */
@@ -101,8 +98,11 @@ static void schedule_arrival(struct cluster_run *c, unsigned w, unsigned server,
 
 static void send_gradient(struct cluster_run *c, unsigned w, uint64_t now)
 {
+    const uint64_t number = place_of(c, w, 0)->messages;
+    c->workers[w].reply_number = number + 1;
     for (unsigned i = 0; i < c->count; i++)
-        start_transfer(c, &c->to_servers, w, i, simulation_push_bytes(c->simulation, i, w), now);
+        start_transfer(c, &c->to_servers, w, i, simulation_push_bytes(c->simulation, i, w), number,
+                       now);
 }
 
 void messages_computed(struct cluster_run *c, unsigned w, uint64_t now)
@@ -196,7 +196,8 @@ void messages_reply(struct cluster_run *c, unsigned server, unsigned w, uint64_t
     struct virtual_place *place = place_of(c, w, server);
     if (!place->reply_sent) {
         place->reply_sent = true;
-        start_transfer(c, &c->to_workers, w, server, c->servers[server].bytes, now);
+        start_transfer(c, &c->to_workers, w, server, c->servers[server].bytes,
+                       c->workers[w].reply_number, now);
         return;
     }
     place->replied_ns = now;

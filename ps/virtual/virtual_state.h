@@ -41,6 +41,7 @@ struct virtual_worker {
     uint64_t life, away_ns;
     unsigned parts_left, replies_left; /* of the unit: servers where they have not arrived yet */
     unsigned gathered;                 /* of the unit: gradients at the rack server */
+    uint64_t reply_number;             /* of the unit: of the weight of the replies to it */
     bool began, dead;
     bool sends; /* to its rack server: computed, and the sum is not complete */
 };

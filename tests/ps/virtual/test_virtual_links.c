@@ -146,6 +146,21 @@ static void a_rack_server_passes_on_one_sum_for_its_rack(void **state)
                         "30 60");
 }
 
+/* Two slices of equal size. No link but the rack's limits them, and they get equal shares of it. */
+static void the_parts_of_a_racks_sum_arrive_together(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=4", "network.server_gbps=1000", "servers=2",
+                             "read=torn", "network.racks=2", "network.rack_servers=true",
+                             "consistency=groups"),
+                     OK);
+    process_expect_answer(r,
+                          "SELECT count(*) || ' ' || (max(apart) < 1e-7) FROM (SELECT "
+                          "max(at_seconds) - min(at_seconds) AS apart FROM push "
+                          "WHERE reason IS NULL GROUP BY worker, batch)",
+                          "60 1");
+}
+
 /* With a barrier the network does not change the parameters. */
 static void rack_servers_do_not_change_what_a_barrier_computes(void **state)
 {
@@ -332,6 +347,7 @@ int main(void)
         TEST(runs_with_limited_links_repeat_and_replay),
         TEST(a_rack_is_as_fast_as_its_uplink),
         TEST(a_rack_server_passes_on_one_sum_for_its_rack),
+        TEST(the_parts_of_a_racks_sum_arrive_together),
         TEST(rack_servers_do_not_change_what_a_barrier_computes),
         TEST(an_allreduce_over_racks_takes_the_time_of_its_formula),
         TEST(workers_of_a_rack_are_slow_together),
