@@ -198,6 +198,10 @@ static status check_rack_servers(const options *o)
          "set compression=none"},
         {is(o, "on_nonfinite", "skip"), "on_nonfinite",
          "a worker whose gradient is skipped goes on alone", "set on_nonfinite=stop"},
+        {is(o, "correction", "dc-asgd-c") || is(o, "correction", "dc-asgd-a"), "correction",
+         "it squares single gradients, which a sum does not contain", "set another correction"},
+        {is(o, "damping", "rescaled") || is(o, "damping", "trim"), "damping",
+         "it scales single gradients, which a sum does not contain", "set another damping"},
     };
     for (size_t i = 0; i < COUNT_OF(cases) && options_flag(o, "network.rack_servers"); i++) {
         if (cases[i].wrong) {

@@ -328,7 +328,11 @@ static void racks_and_slow_downs_without_effect_are_a_usage_error(void **state)
                    {"network.racks=3", "consistency.groups=2"},
                    {"crash.mtbf_s=5", "crash.mtbf_s"},
                    {"compression=fp16", "compression=none"},
-                   {"on_nonfinite=skip", "on_nonfinite"}};
+                   {"on_nonfinite=skip", "on_nonfinite"},
+                   {"correction=dc-asgd-c", "correction=dc-asgd-c"},
+                   {"correction=dc-asgd-a", "correction=dc-asgd-a"},
+                   {"damping=rescaled", "damping=rescaled"},
+                   {"damping=trim", "damping=trim"}};
     for (size_t i = 0; i < COUNT_OF(refused); i++) {
         assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=4", "network.rack_servers=true",
                                  "network.racks=2", "consistency=groups", refused[i].setting),
