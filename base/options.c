@@ -322,6 +322,14 @@ bool options_was_set(const options *o, const char *key)
     return require_entry(o, key)->value != NULL;
 }
 
+bool options_is_initial(const options *o, const char *key)
+{
+    const struct entry *e = require_entry(o, key);
+    const char *initial = e->option->initial;
+    const bool number = e->option->type == OPTION_INTEGER || e->option->type == OPTION_REAL;
+    return number ? e->real == strtod(initial, NULL) : strcmp(options_value(o, key), initial) == 0;
+}
+
 const char *options_origin(const options *o, const char *key)
 {
     const struct entry *e = require_entry(o, key);

@@ -494,8 +494,7 @@ static bool is_idle(const options *o, const struct option *option)
 /* A key that later versions added, with its default. */
 static bool is_unused(const options *o, const struct option *option)
 {
-    return key_use_of(option->key) == KEY_OPTIONAL &&
-           strcmp(options_value(o, option->key), option->initial) == 0;
+    return key_use_of(option->key) == KEY_OPTIONAL && options_is_initial(o, option->key);
 }
 
 /* Which keys a JSON object of settings holds. */

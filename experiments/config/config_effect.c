@@ -26,16 +26,11 @@
 
 #define HEX_DIGITS "0123456789abcdefABCDEF"
 
-static bool is_initial(const options *o, const char *key)
-{
-    return strcmp(options_value(o, key), keys_find(key)->initial) == 0;
-}
-
 /* The key was set, but keys.def limits it to another mode or engine. */
 static bool is_in_wrong_mode(const options *o, const char *key, struct ineffective *out)
 {
     const char *mode = key_mode(key_where_of(key)), *engine = key_engine(key_where_of(key));
-    if (is_initial(o, key))
+    if (options_is_initial(o, key))
         return false;
     if (mode != NULL && strcmp(mode, options_text(o, "mode")) != 0) {
         *out = (struct ineffective){.key = key, .with = "mode", .instead = mode};
@@ -71,20 +66,22 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
         {"delay_annealing", "delay", "1", "4"},
         {"weight_decay_of", "weight_decay", "0", "0.1"},
     };
-    bool local_sgd = options_integer(o, "local_steps") > 1 && is_initial(o, "post_local");
-    if (local_sgd && !is_initial(o, "compression")) { /* ranks exchange parameters, not gradients */
+    bool local_sgd = options_integer(o, "local_steps") > 1 && options_is_initial(o, "post_local");
+    /* Ranks exchange parameters, not gradients. */
+    if (local_sgd && !options_is_initial(o, "compression")) {
         *out = (struct ineffective){"compression", "local_steps", "1"};
         return true;
     }
     const char *warmup = options_integer(o, "warmup_updates") > 0 ? "warmup_updates"
                          : options_real(o, "warmup_seconds") > 0  ? "warmup_seconds"
                                                                   : NULL;
-    if (warmup != NULL && !is_initial(o, "warmup_epochs")) {
+    if (warmup != NULL && !options_is_initial(o, "warmup_epochs")) {
         *out = (struct ineffective){"warmup_epochs", warmup, "0"};
         return true;
     }
     for (size_t i = 0; i < COUNT_OF(of); i++) {
-        if (!is_initial(o, of[i].key) && strcmp(options_value(o, of[i].with), of[i].initial) == 0) {
+        if (!options_is_initial(o, of[i].key) &&
+            strcmp(options_value(o, of[i].with), of[i].initial) == 0) {
             *out = (struct ineffective){of[i].key, of[i].with, of[i].instead};
             return true;
         }
@@ -95,7 +92,7 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
 /* Compressed gradients: of asynchronous workers, and of real ranks. */
 static bool compression_without_effect(const options *o, struct ineffective *out)
 {
-    if (is_initial(o, "compression") || strcmp(options_text(o, "mode"), "async") == 0)
+    if (options_is_initial(o, "compression") || strcmp(options_text(o, "mode"), "async") == 0)
         return false;
     if (strcmp(options_text(o, "mode"), "pipeline") == 0) {
         *out = (struct ineffective){"compression", "mode", "sync or async"};
@@ -109,13 +106,13 @@ static bool compression_without_effect(const options *o, struct ineffective *out
 static bool pace_without_effect(const options *o, struct ineffective *out)
 {
     bool one_is_slow = options_declared(o, "pace.factor") && options_integer(o, "pace.worker") >= 0;
-    if (!is_initial(o, "pace.slow_workers") && !one_is_slow) {
+    if (!options_is_initial(o, "pace.slow_workers") && !one_is_slow) {
         *out = options_declared(o, "pace.factor")
                    ? (struct ineffective){"pace.slow_workers", "pace.worker", "0"}
                    : (struct ineffective){"pace.slow_workers", "pace", "slow"};
         return true;
     }
-    if (!is_initial(o, "pace.worker_cv") && !options_declared(o, "pace.mean_ms")) {
+    if (!options_is_initial(o, "pace.worker_cv") && !options_declared(o, "pace.mean_ms")) {
         *out = (struct ineffective){"pace.worker_cv", "pace", "gamma"};
         return true;
     }
@@ -132,7 +129,7 @@ static bool external_without_effect(const options *o, struct ineffective *out)
         return false;
     for (size_t i = 0; i < COUNT_OF(idle); i++) {
         const bool asks = strcmp(idle[i], "precision") == 0 && precision_is_auto(o);
-        if (!is_initial(o, idle[i]) && !asks) {
+        if (!options_is_initial(o, idle[i]) && !asks) {
             *out = (struct ineffective){idle[i], "model", "lenet or another built-in model"};
             return true;
         }
@@ -149,11 +146,11 @@ static const struct dataset_kind *chosen_dataset(const options *o)
 static bool dataset_without_effect(const options *o, struct ineffective *out)
 {
     const struct dataset_kind *data = chosen_dataset(o);
-    if (data->tokens && !is_initial(o, "augment")) {
+    if (data->tokens && !options_is_initial(o, "augment")) {
         *out = (struct ineffective){"augment", "dataset", "cifar10 or other images"};
         return true;
     }
-    if (data->remedy == NULL && !is_initial(o, "dataset.path")) {
+    if (data->remedy == NULL && !options_is_initial(o, "dataset.path")) {
         *out = (struct ineffective){"dataset.path", "dataset", "text, cifar10 or fashion-mnist"};
         return true;
     }
@@ -172,38 +169,38 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
     for (const struct option *key = global_keys; key->key != NULL; key++)
         if (is_in_wrong_mode(o, key->key, out))
             return true;
-    if (!is_initial(o, "network.interface") && is_initial(o, "hosts") &&
+    if (!options_is_initial(o, "network.interface") && options_is_initial(o, "hosts") &&
         strcmp(options_text(o, "mode"), "async") == 0) {
         *out = (struct ineffective){"network.interface", "hosts", "the hosts of the workers"};
         return true;
     }
-    if (!is_initial(o, "restarts") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
+    if (!options_is_initial(o, "restarts") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
         *out = (struct ineffective){"restarts", "mode", "sync or async"};
         return true;
     }
     const bool revives = strcmp(options_text(o, "mode"), "async") == 0 &&
                          strcmp(options_text(o, "on_lost"), "continue") == 0;
-    if (!is_initial(o, "restarts") && is_initial(o, "checkpoint") && !revives) {
+    if (!options_is_initial(o, "restarts") && options_is_initial(o, "checkpoint") && !revives) {
         *out = (struct ineffective){"restarts", "checkpoint", "the path of a .safetensors file"};
         return true;
     }
-    if (!is_initial(o, "resume") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
+    if (!options_is_initial(o, "resume") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
         *out = (struct ineffective){
             "resume", "mode",
             "sync or async; or use initial= to start a new run from its parameters"};
         return true;
     }
-    if (!is_initial(o, "join.after_s") && is_initial(o, "workers.max")) {
+    if (!options_is_initial(o, "join.after_s") && options_is_initial(o, "workers.max")) {
         *out = (struct ineffective){"join.after_s", "workers.max", "more than workers"};
         return true;
     }
-    if (options_integer(o, "servers") == 1 && !is_initial(o, "read")) {
+    if (options_integer(o, "servers") == 1 && !options_is_initial(o, "read")) {
         *out = (struct ineffective){"read", "servers", "2 or more"};
         return true;
     }
     const struct optimizer_kind *its = (const struct optimizer_kind *)registry_find(
         &optimizer_registry, options_text(o, "optimizer"));
-    if (!its->has_momentum && !is_initial(o, "momentum")) {
+    if (!its->has_momentum && !options_is_initial(o, "momentum")) {
         *out = (struct ineffective){"momentum", "optimizer", "momentum or nesterov"};
         return true;
     }
@@ -211,11 +208,12 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         pace_without_effect(o, out) || external_without_effect(o, out) ||
         dataset_without_effect(o, out))
         return true;
-    if (policy->never_stale && !is_initial(o, "correction")) {
+    if (policy->never_stale && !options_is_initial(o, "correction")) {
         *out = (struct ineffective){"correction", "consistency", "asp"};
         return true;
     }
-    if (policy->never_stale && !is_initial(o, "damping") && !chosen_damping(o)->scales_fresh) {
+    if (policy->never_stale && !options_is_initial(o, "damping") &&
+        !chosen_damping(o)->scales_fresh) {
         *out = (struct ineffective){"damping", "consistency",
                                     "asp, or damping=trim, which ignores staleness"};
         return true;
@@ -367,7 +365,7 @@ static status check_seconds(const options *o)
         FAIL(ERROR_USAGE, "%s: mode=pipeline has no length in seconds; set epochs or updates",
              options_origin(o, "seconds"));
     for (size_t i = 0; i < COUNT_OF(needs); i++) {
-        if (!is_initial(o, needs[i].key)) {
+        if (!options_is_initial(o, needs[i].key)) {
             FAIL(ERROR_USAGE,
                  "%s: seconds=%s requires %s=%s, but the settings have %s=%s; set epochs or "
                  "updates, or %s=%s",
@@ -415,7 +413,8 @@ done:
 static status check_on_nonfinite(const options *o)
 {
     status result = OK;
-    if (!is_initial(o, "on_nonfinite") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
+    if (!options_is_initial(o, "on_nonfinite") &&
+        strcmp(options_text(o, "mode"), "pipeline") == 0) {
         FAIL(ERROR_USAGE, "%s: on_nonfinite=%s has no effect with mode=pipeline; leave it out",
              options_origin(o, "on_nonfinite"), options_value(o, "on_nonfinite"));
     }
@@ -444,7 +443,7 @@ status config_check_replay(const options *o)
     }
     if (strcmp(options_text(o, "mode"), "async") == 0) {
         TRY(check_correction(o));
-        if (!is_initial(o, "resume"))
+        if (!options_is_initial(o, "resume"))
             TRY(resume_check(o));
         TRY(outer_open(&outer, o, (unsigned)options_integer(o, "workers")));
         TRY(local_steps_check(o));

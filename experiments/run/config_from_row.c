@@ -159,7 +159,7 @@ status config_from_row_differing(const char *config, const options *now, struct 
     for (size_t i = 0; i < options_count(now); i++) {
         key = options_at(now, i)->key;
         if (json_object_get(all, key) == NULL && is_for_replay(all, key) &&
-            strcmp(options_value(now, key), options_at(now, i)->initial) != 0) {
+            !options_is_initial(now, key)) {
             text_add(out, "%s%s is %s, was not set", out->length > 0 ? ", " : "", key,
                      options_value(now, key));
         }

@@ -9,7 +9,6 @@
 
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Columns of the run's row as texts; owned. */
@@ -111,14 +110,6 @@ static void add_environment(struct text *out, const char *environment)
 /* ---- the two commands ---------------------------------------------------------------------------
  */
 
-static bool is_default(const options *o, const struct option *option)
-{
-    const char *value = options_value(o, option->key);
-    bool number = option->type == OPTION_INTEGER || option->type == OPTION_REAL;
-    return number ? strtod(value, NULL) == strtod(option->initial, NULL)
-                  : strcmp(value, option->initial) == 0;
-}
-
 static status add_run(const struct recorded *r, const char *origin, struct text *out)
 {
     status result = OK;
@@ -128,9 +119,9 @@ static status add_run(const struct recorded *r, const char *origin, struct text 
     TRY(config_compose(&o, &all));
     text_add(out, "gradlag run");
     for (size_t i = 0; i < options_count(o); i++) {
-        const struct option *option = options_at(o, i);
-        if (!is_default(o, option))
-            add_setting(out, option->key, options_value(o, option->key));
+        const char *key = options_at(o, i)->key;
+        if (!options_is_initial(o, key))
+            add_setting(out, key, options_value(o, key));
     }
 done:
     options_close(&o);

@@ -415,7 +415,7 @@ static void the_hash_covers_exactly_the_keys_that_define_the_computation(void **
     /* Optional keys count once they differ from their default. */
     HASH(base, "engine=virtual", "pace=constant", "workers=4");
     HASH(other, "engine=virtual", "pace=constant", "workers=4", "network.racks=0",
-         "pace.window_of=all");
+         "pace.window_of=all", "network.uplink_gbps=0.0");
     assert_string_equal(base, other);
     HASH(other, "engine=virtual", "pace=constant", "workers=4", "network.racks=2",
          "network.uplink_gbps=1");
