@@ -13,6 +13,12 @@ static status read_dimension(const struct yaml_tree *d, const char *key, const s
     struct text origin = {0};
     const char **values = NULL;
     text_add(&origin, "%s:%u", d->name, n->line);
+    if (strcmp(key, "seed") == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: tune cannot search the seed; list the seeds of the trials in key 'seeds', for "
+             "example seeds: [101, 102]",
+             origin.at);
+    }
     if (n->kind == NODE_SCALAR && search_is_range(n->text)) {
         TRY(space_add_range(out, key, n->text, origin.at));
         goto done;

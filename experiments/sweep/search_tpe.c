@@ -212,8 +212,10 @@ static status propose(struct search *s)
     size_t startup = (size_t)options_integer(s->options, "search.startup"), all = total(s);
     size_t batch = (size_t)options_integer(s->options, "search.batch"), known = s->count;
     if (known < startup) {
-        while (s->count < all && s->count < startup)
-            search_draw(s, s->count, search_add(s, 1));
+        while (s->count < all && s->count < startup) {
+            const size_t number = s->count + 1;
+            search_draw(s, number, search_add(s, 1));
+        }
         goto done;
     }
     TRY(model_open(&m, s, known));

@@ -111,12 +111,13 @@ static status read_values(struct search_sweep *h, const struct setting *s, bool 
 {
     status result = OK;
     struct axis a = {0};
-    if (!per && search_is_range(s->value)) {
+    const bool seed = strcmp(s->key, "seed") == 0;
+    if (!per && !seed && search_is_range(s->value)) {
         TRY(space_add_range(&h->space, s->key, s->value, s->origin));
         goto done;
     }
     TRY(axis_read(&a, s));
-    if (strcmp(s->key, "seed") == 0) {
+    if (seed) {
         TRY(read_seeds(h, &a));
     } else if (per) {
         TRY(check_distinct(&a));

@@ -336,6 +336,7 @@ static void an_invalid_file_is_refused_with_line_and_key(void **state)
         {"    quick: [1]\n", "    tune: {lr: 0.1}\n", 15, "lr"},
         {"    quick: [1]\n", "    tune: {lr: []}\n", 15, "lr"},
         {"    quick: [1]\n", "    tune: {seeds: [1]}\n", 15, "tune"},
+        {"    quick: [1]\n", "    tune: {seed: [1, 2]}\n", 15, "seeds"},
         {"    quick: [1]\n", "    tune: {lr: 0.1..1}\n", 15, "lr"},
         {"    quick: [1]\n", "    tune: {search: tpe, lr: 1..0.1}\n", 15, "lr=1..0.1"},
         {"    quick: [1]\n", "    tune: {search: tep, lr: 0.1..1}\n", 15, "tpe"},
