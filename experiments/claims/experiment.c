@@ -461,6 +461,15 @@ static const char *axis_of_key(const struct experiment *e, const char *key)
     return NULL;
 }
 
+bool experiment_varies(const struct experiment *e, const char *key)
+{
+    bool any = axis_of_key(e, key) != NULL || sets_at(e->at, e->at_count, key, NULL);
+    for (const struct arm *a = e->arms; a < e->arms + e->arm_count && !any; a++)
+        any = sets_at(a->at, a->at_count, key, NULL) || tunes(&a->tune.space, key, NULL) ||
+              tunes(&a->quick_tune.space, key, NULL);
+    return any;
+}
+
 static const struct arm *arm_of_key(const struct experiment *e, const char *key)
 {
     for (const struct arm *a = e->arms; a < e->arms + e->arm_count; a++)

@@ -169,6 +169,9 @@ const struct tune_space *experiment_tune_space(const struct arm *arm, bool quick
  * change what the experiment compares. */
 status experiment_check_override(const struct experiment *e,
                                  const struct settings *more) MUST_CHECK;
+/* Whether the file may give runs of one arm different values of this key: it sets the key for some
+ * columns, or an arm tunes it. */
+bool experiment_varies(const struct experiment *e, const char *key);
 /* Whether any run has this setting. */
 bool experiment_uses(const struct experiment *e, const char *key, const char *value);
 /* The name of compiled-in experiment `index`; false after the last. */

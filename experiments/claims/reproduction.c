@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "experiments/config/keys.h"
 #include "experiments/print_columns.h"
 #include "results/query/query.h"
 #include "results/query/statistics.h"
@@ -389,12 +390,33 @@ void reproduction_remark(const struct judged_claim *j, bool by_label, struct tex
 /* ---- opening ------------------------------------------------------------------------------------
  */
 
+/* Columns that differ only in a label, the order in the queue or a limit of time share runs. */
+static bool is_shared(const char *key)
+{
+    static const char *const keys[] = {"results", "tag", "priority", "retries", "timeout_s"};
+    for (size_t i = 0; i < COUNT_OF(keys); i++)
+        if (strcmp(keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+static void vary(struct reproduction *r, const char *key)
+{
+    if (experiment_varies(&r->e, key) && !is_shared(key)) {
+        plan_vary(&r->plan, key);
+        plan_vary(&r->tuning.trials.plan, key);
+    }
+}
+
 status reproduction_open(struct reproduction *out, const char *name_or_path)
 {
     status result = OK;
     *out = (struct reproduction){0};
     TRY(experiment_open(&out->e, name_or_path));
     TRY(check_claims(&out->e));
+    for (const struct option *o = global_keys; o->key != NULL; o++)
+        vary(out, o->key);
+    vary(out, "device.index");
 done:
     if (result != OK)
         reproduction_close(out);

@@ -106,15 +106,6 @@ static void set_title(struct planned_run *r, const struct sweep *s)
     text_free(&name);
 }
 
-/* A swept key that does not define the computation still distinguishes runs: payload=shm,frames
- * compares the two. */
-static void note_varied(const struct sweep *s, struct plan *plan)
-{
-    for (size_t i = 0; i < s->count; i++)
-        if (key_use_of(s->axes[i].key) == KEY_BESIDE)
-            plan->varied[plan->varied_count++] = s->axes[i].key;
-}
-
 static status lay_out(const struct sweep *s, const struct settings *fixed, size_t combinations,
                       struct plan *plan, size_t *invalid, struct text *why)
 {
@@ -324,7 +315,8 @@ static status combinations(const struct sweep_request *r, struct sweep *s)
     TRY(find_axes(s, &r->read, &fixed));
     TRY(count_combinations(s, &count));
     TRY(axes_check_dotted(&r->read));
-    note_varied(s, &plan);
+    for (size_t i = 0; i < s->count; i++)
+        plan_vary(&plan, s->axes[i].key);
     TRY(lay_out(s, &fixed, count, &plan, &invalid, &why));
     if (plan.count == 0)
         FAIL(ERROR_USAGE, "sweep: no combination is valid: %s", why.at);

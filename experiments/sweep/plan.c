@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "experiments/command.h"
 #include "experiments/config/config.h"
+#include "experiments/config/keys.h"
 #include "experiments/run/run_summary_text.h"
 #include "experiments/sweep/precision_choice.h"
 #include "results/query/query.h"
@@ -19,12 +20,25 @@ static bool same_text(const struct planned_run *a, const options *b, const char 
     return strcmp(options_text(a->settings, key), options_text(b, key)) == 0;
 }
 
+void plan_vary(struct plan *p, const char *key)
+{
+    bool known = key_use_of(key) != KEY_BESIDE;
+    for (size_t i = 0; i < p->varied_count; i++)
+        known = known || strcmp(p->varied[i], key) == 0;
+    if (known)
+        return;
+    REQUIRE(p->varied_count < PLAN_VARIED);
+    p->varied[p->varied_count++] = key;
+}
+
 static void add_varied(const struct plan *p, const options *o, struct text *out)
 {
     text_add(out, "{");
     for (size_t i = 0; i < p->varied_count; i++) {
-        text_add(out, "%s", i > 0 ? "," : "");
-        config_member_json(o, p->varied[i], out);
+        if (options_declared(o, p->varied[i])) {
+            text_add(out, "%s", out->length > 1 ? "," : "");
+            config_member_json(o, p->varied[i], out);
+        }
     }
     text_add(out, "}");
 }

@@ -37,10 +37,8 @@ struct planned_run {
     int64_t run_id;   /* of its row, if it has one */
     unsigned attempt; /* number of that row's attempt, from 1 */
 };
-struct plan { /* zero-initialise */
-    /* Keys that do not define an experiment but vary on purpose: runs that differ in them are
-     * different runs of this plan. Borrowed; set before plan_add. */
-    const char *varied[PLAN_VARIED];
+struct plan {                        /* zero-initialise */
+    const char *varied[PLAN_VARIED]; /* plan_vary() */
     size_t varied_count;
     struct planned_run *runs;
     size_t count;
@@ -62,6 +60,10 @@ struct plan_options {
 
 /* Resolves precision=auto (precision_choice.h). Call it before the settings are added. */
 status plan_choose_precision(const struct plan *p, options *settings) MUST_CHECK;
+/* If the key does not define the computation (KEY_BESIDE), runs that differ in it are different
+ * runs of this plan all the same: payload=shm,frames compares the two. Call it before the settings
+ * are added. The key is borrowed. */
+void plan_vary(struct plan *p, const char *key);
 /* Takes ownership of the settings. If the plan already has this run (same configuration,
  * experiment, arm and varied keys), frees them and returns false. */
 bool plan_add(struct plan *p, options **settings);

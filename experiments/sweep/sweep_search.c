@@ -178,6 +178,10 @@ static status begin(struct search_sweep *h)
     status result = OK;
     struct settings base = {0};
     size_t added;
+    for (size_t i = 0; i < h->per_count; i++)
+        plan_vary(&h->trials.plan, h->per[i].key);
+    for (size_t i = 0; i < h->space.count; i++)
+        plan_vary(&h->trials.plan, h->space.at[i].key);
     if (h->part.of > 1 && h->combinations < 2) {
         FAIL(ERROR_USAGE,
              "sweep: --part divides searches, but this command has only one; omit --part, "

@@ -350,6 +350,32 @@ static void levels_of_an_axis_share_a_choice(void **state)
     process_expect_error(r, "free");
 }
 
+/* Threads and rows change no figure, so the runs have one configuration. */
+static void levels_beside_the_computation_have_their_own_runs(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "beside.yaml",
+                  "name: beside\n"
+                  "question: does it matter?\n"
+                  "settings: {engine: virtual, pace: constant, dataset: gaussian, "
+                  "dataset.size: 8, model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
+                  "axes:\n"
+                  "  threads: {one: {virtual.threads: 1}, two: {virtual.threads: 2}}\n"
+                  "  patience: {short: {timeout_s: 20}, long: {}}\n"
+                  "  workers: [2]\n"
+                  "seeds: [1]\n"
+                  "arms:\n"
+                  "  plain: {label: plain}\n"
+                  "  tuned: {label: tuned, tune: {lr: [0.01, 0.02]}}\n");
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(RIG_RUN(r, "reproduce", "beside.yaml", "--quiet"), OK);
+        process_expect_answer(r,
+                              "SELECT group_concat(n, ' ') FROM (SELECT count(*) AS n FROM run "
+                              "GROUP BY config ->> '$.\"virtual.threads\"')",
+                              "4 4");
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
 int main(void)
 {
@@ -358,6 +384,7 @@ int main(void)
         TEST(undecided_columns_of_a_map_get_further_seeds),
         TEST(an_arm_with_a_diverged_seed_does_not_represent_its_side),
         TEST(levels_of_an_axis_share_a_choice),
+        TEST(levels_beside_the_computation_have_their_own_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

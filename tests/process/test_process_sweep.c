@@ -311,6 +311,18 @@ static void hosts_give_the_workers_of_a_sweep_without_workers(void **state)
     process_expect_line(r, "async ×8", "lr=0.");
 }
 
+/* A CPU has no index. */
+static void a_key_that_some_combinations_lack_distinguishes_the_others(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "record=all,evaluations", "--quiet"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "device=cpu,cuda", "device.index=0,1",
+                             "record=all,evaluations", "--dry-run"),
+                     OK);
+    process_expect_line(r, "6 combinations", "2 there already");
+}
+
 /* ---- kill -9 ------------------------------------------------------------------------------------
  */
 
@@ -455,6 +467,31 @@ static void searches_per_key_have_equal_budgets(void **state)
     process_expect_error(r, "search");
 }
 
+static void a_search_runs_all_points_of_a_range_of_seeds(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "search=grid", "lr=0.01,0.1",
+                             "seed=1..2:2", "--quiet"),
+                     OK);
+    process_expect_line(r, "2 trials with 2 seeds", "4 runs");
+    process_expect_answer(r, "SELECT group_concat(lr || ' ' || seed, ', ') FROM run",
+                          "\"0.01 1, 0.1 1, 0.01 2, 0.1 2\"");
+}
+
+static void searches_per_key_beside_the_computation_have_their_own_runs(void **state)
+{
+    struct process_rig *r = *state;
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "search=random", "search.trials=1",
+                                 "search.per=record", "record=all,evaluations", "lr=0.01..0.1",
+                                 "--quiet"),
+                         OK);
+        process_expect_answer(
+            r, "SELECT group_concat(config ->> '$.record', ' ') || count(DISTINCT lr) FROM run",
+            "all evaluations1");
+    }
+}
+
 int main(void)
 {
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
@@ -474,9 +511,12 @@ int main(void)
         PROCESS_TEST(dropping_the_queue_leaves_the_running_run_alone),
         PROCESS_TEST(contradicting_flags_are_errors),
         PROCESS_TEST(hosts_give_the_workers_of_a_sweep_without_workers),
+        PROCESS_TEST(a_key_that_some_combinations_lack_distinguishes_the_others),
         PROCESS_TEST(a_killed_sweep_loses_and_repeats_no_finished_run),
         PROCESS_TEST(a_search_continues_and_repeats_the_same_trials),
         PROCESS_TEST(searches_per_key_have_equal_budgets),
+        PROCESS_TEST(a_search_runs_all_points_of_a_range_of_seeds),
+        PROCESS_TEST(searches_per_key_beside_the_computation_have_their_own_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
