@@ -127,6 +127,27 @@ done:
     return result;
 }
 
+/* The last command that finds a waiting run sets the keys that do not define its computation. A run
+ * of an experiment keeps its own if a command without experiment finds it. */
+static status update_waiting(queue *q, int64_t id, const struct queue_request *request)
+{
+    static const char sql[] = "UPDATE run SET config = ?2, tag = ?3, priority = ?4 "
+                              "WHERE id = ?1 AND experiment IS ?5 AND arm IS ?6";
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    TRY(database_prepare(q->db, &s, sql));
+    sqlite3_bind_int64(s, 1, id);
+    sqlite3_bind_text(s, 2, request->run->config, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 3, request->run->tag, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(s, 4, request->priority);
+    sqlite3_bind_text(s, 5, request->run->experiment, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 6, request->run->arm, -1, SQLITE_STATIC);
+    TRY(database_check(q->db, sqlite3_step(s), "update a run in the queue"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
 status queue_add(queue *q, const struct queue_request *request, struct queue_entry *out)
 {
     status result = OK;
@@ -137,6 +158,8 @@ status queue_add(queue *q, const struct queue_request *request, struct queue_ent
     TRY(query_bind_find_run(q->db, &request->key, &found, &is_there));
     if (is_there) {
         TRY(read_entry(q->db, found.id, request->key.config_hash, out));
+        if (out->state == QUEUE_WAITING)
+            TRY(update_waiting(q, found.id, request));
         if (keeps_entry(out, request->again))
             goto done;
     }

@@ -44,7 +44,8 @@ struct queue_request {
 typedef struct queue queue;
 status queue_open(queue **out, const char *path) MUST_CHECK;
 /* Adds a queued run, unless a run of this key is queued, is running, has finished or has diverged.
- * *out describes the added or the existing run. */
+ * A queued run gets the config, tag and priority of the request. *out describes the added or the
+ * existing run. */
 status queue_add(queue *q, const struct queue_request *request, struct queue_entry *out) MUST_CHECK;
 status queue_commit(queue *q) MUST_CHECK;
 /* Rolls back what was not committed. NULL-safe. */

@@ -36,7 +36,7 @@ const char command_sweep_help[] =
     "Runs are queued in the results file. The same command in a second terminal takes runs from\n"
     "the same queue. Runs with a higher priority= start first. A run that crashed is repeated up\n"
     "to retries= times; a diverged run is a result and is not repeated. Exit code: 0; 1 if a run\n"
-    "failed; 75 after Ctrl-C.\n\n"
+    "failed, or another host still executes one; 75 after Ctrl-C.\n\n"
     "  --status         print queued and running runs, and the estimated time\n"
     "  --work           process the queue, whichever command filled it\n"
     "  --drop           remove all queued runs\n\n"

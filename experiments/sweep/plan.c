@@ -200,9 +200,18 @@ done:
     return result;
 }
 
+/* "run 3, run 5" */
+static void add_ids(const struct plan *p, enum planned_state state, struct text *out)
+{
+    for (size_t i = 0; i < p->count; i++)
+        if (p->runs[i].state == state)
+            text_add(out, "%srun %lld", out->length > 0 ? ", " : "", (long long)p->runs[i].run_id);
+}
+
 status plan_check_failed(const struct plan *p)
 {
     status result = OK;
+    struct text ids = {0};
     if (plan_failed(p) > 0) {
         FAIL(ERROR_OTHER,
              "%zu of %zu runs failed; `gradlag query failures results=%s` shows the reasons; run "
@@ -210,7 +219,15 @@ status plan_check_failed(const struct plan *p)
              "same command again to repeat them",
              plan_failed(p), p->count, options_text(p->runs[0].settings, "results"));
     }
+    add_ids(p, PLANNED_ELSEWHERE, &ids);
+    if (ids.length > 0) {
+        FAIL(ERROR_OTHER,
+             "%zu of %zu runs have not ended: another host or container executes %s; run the same "
+             "command again after they have ended",
+             in_state(p, PLANNED_ELSEWHERE), p->count, ids.at);
+    }
 done:
+    text_free(&ids);
     return result;
 }
 

@@ -184,6 +184,8 @@ static status process_ended(struct execution *m, struct planned_run *r, int wait
     r->state = plan_state_of(entry.state);
     if (code == STOPPED) {
         m->stopping = true; /* also if only this child got the signal */
+        if (m->plan->again && r->state == PLANNED_MISSING) /* `sweep --work` continues the plan */
+            TRY(plan_enqueue(r, true, r->attempt));
         goto done;
     }
     if (code == ERROR_RESULTS) {
@@ -468,10 +470,10 @@ status plan_execute(struct plan *p, const struct plan_options *o, FILE *to)
     }
     if (m.stopping || launch_stop_requests() > 0) {
         FAIL(STOPPED,
-             "stopped on request after %zu of %zu runs; %s `gradlag sweep --work`, to continue",
-             m.ended, m.missing,
-             p->again ? "run the same command without --again, or"
-                      : "run the same command again, or");
+             "stopped on request after %zu of %zu runs; to continue, run %s`gradlag sweep --work "
+             "results=%s`",
+             m.ended, m.missing, p->again ? "" : "the same command again, or ",
+             plan_results(&p->runs[0]));
     }
 done:
     progress_clear(&m.progress);

@@ -24,6 +24,10 @@
 
 #define VIRTUAL "engine=virtual", "pace=constant", "virtual.threads=1"
 
+/* A run of at least two seconds; its rows appear after one second. */
+#define SOME_SECONDS                                                                               \
+    RIG_DATA, "samples=8000", "batch=10", "pace=gamma", "pace.mean_ms=5", "evaluate_every=0"
+
 static bool two_cores(void)
 {
     return processor_count() >= 2;
@@ -153,6 +157,56 @@ static void a_run_stopped_before_its_start_stays_queued(void **state)
     }
 }
 
+/* The first command stopped run 1; the second one adds it again as run 4. */
+static void a_waiting_run_gets_the_settings_of_the_last_command(void **state)
+{
+    struct process_rig *r = *state;
+    process_start(r, (const char *const[]){"sweep", RIG_LONG, "seed=1,2,3", NULL});
+    process_await_row(r, "SELECT count(*) FROM push");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_start(r, (const char *const[]){"sweep", RIG_LONG, "seed=1,2,3", "record=evaluations",
+                                           "tag=second", "priority=3", NULL});
+    process_await_row(r, "SELECT count(*) FROM run WHERE id = 4 AND status = 'running'");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_expect_answer(r,
+                          "SELECT group_concat(seed || (config ->> '$.record') || tag || priority, "
+                          "' ') FROM run WHERE status = 'queued'",
+                          "2evaluationssecond3 3evaluationssecond3");
+}
+
+/* Without --again the command would find the earlier runs. */
+static void a_run_stopped_in_a_repeated_sweep_waits_for_work(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", SOME_SECONDS, "seed=1", "--quiet"), OK);
+    process_start(r, (const char *const[]){"sweep", SOME_SECONDS, "seed=1", "--again", NULL});
+    process_await_row(r, "SELECT count(*) FROM push WHERE run_id = 2");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_expect_errors_contain(r, "run `gradlag sweep --work results=results.db`");
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run",
+                          "finished stopped queued");
+}
+
+/* A process in another container executes the run, as far as its row tells. */
+static void a_run_that_another_host_executes_has_not_ended(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const sweep[] = {"sweep", RIG_SMALL, VIRTUAL, "seed=1,2", "--quiet", NULL};
+    assert_int_equal(process_run(r, sweep), OK);
+    assert_int_equal(
+        process_shell(r, "sqlite3 results.db \"UPDATE run SET status = 'running', runner = "
+                         "json_object('host', 'other', 'boot', 'b', 'namespace', 'n', 'pid', 1, "
+                         "'started', 1), progress = json_object('at', "
+                         "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) WHERE id = 2\""),
+        OK);
+    assert_int_equal(process_run(r, sweep), ERROR_OTHER);
+    process_expect_error(r, "executes run 2;");
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "finished running");
+}
+
 /* Its row is one line of JSON. */
 static void run_last_of_queue(struct process_rig *r)
 {
@@ -221,10 +275,6 @@ static void a_crashed_run_is_retried_and_an_impossible_one_is_not(void **state)
                      OK);
     process_expect_answer(r, "SELECT count(*) FROM run WHERE id > 3", "1");
 }
-
-/* A run of at least two seconds; its rows appear after one second. */
-#define SOME_SECONDS                                                                               \
-    RIG_DATA, "samples=8000", "batch=10", "pace=gamma", "pace.mean_ms=5", "evaluate_every=0"
 
 static void work_shows_the_settings_that_differ(void **state)
 {
@@ -503,6 +553,9 @@ int main(void)
         PROCESS_TEST(two_concurrent_sweeps_make_each_run_once),
         PROCESS_TEST(runs_of_a_stopped_sweep_stay_queued_and_can_be_dropped),
         PROCESS_TEST(a_run_stopped_before_its_start_stays_queued),
+        PROCESS_TEST(a_waiting_run_gets_the_settings_of_the_last_command),
+        PROCESS_TEST(a_run_stopped_in_a_repeated_sweep_waits_for_work),
+        PROCESS_TEST(a_run_that_another_host_executes_has_not_ended),
         PROCESS_TEST(work_runs_the_queue_of_any_sweep),
         PROCESS_TEST(runs_of_a_higher_priority_come_first),
         PROCESS_TEST(a_crashed_run_is_retried_and_an_impossible_one_is_not),
