@@ -93,6 +93,7 @@ struct cells_reading { /* zero-initialise; the caller frees seeds.at with free()
     bool absent;                      /* a cell is not in this part of the experiment */
     /* The seeds of the finished runs that they read, each once. Of a pair those that both have. */
     struct int_list seeds;
+    unsigned fewest; /* seeds of the cell or pair that has the fewest; 0: they read none */
 };
 /* The measures of claims; docs/experiment-files.md lists them. `r` must outlive them. */
 struct measures cells_measures(struct cells_reading *r);

@@ -28,7 +28,7 @@ static bool is_chosen_over(const struct cells *c, const struct cell *a, const st
     return choice_value(c, a) > choice_value(c, b);
 }
 
-/* NULL: no arm of the side is measured. */
+/* NULL: no arm of the side has a score. */
 static const struct cell *best_of(const struct cells *c, const struct map_side *side,
                                   int64_t column, struct lead *out)
 {
@@ -38,11 +38,10 @@ static const struct cell *best_of(const struct cells *c, const struct map_side *
             continue;
         const struct cell *cell = cells_find(c, side->arms[i], column);
         out->arms++;
-        if (cell == NULL || cell->unmeasured > 0 || !isfinite(cell->choice)) {
-            out->missing++;
-            continue;
-        }
-        if (is_chosen_over(c, cell, best))
+        const bool measured = cell != NULL && cell->unmeasured == 0;
+        out->missing += !measured;
+        /* If all seeds diverged, the arm is measured and has no score. */
+        if (measured && isfinite(cell->choice) && is_chosen_over(c, cell, best))
             best = cell;
     }
     return best;
@@ -53,7 +52,7 @@ static bool is_better(const struct cells *c, const struct cell *a, const struct 
     return b == NULL || (is_loss(c) ? a->score < b->score : a->score > b->score);
 }
 
-/* The two best sides; false: a side is not measured. */
+/* The two best sides; false: a side has no score. */
 static bool find_two(const struct cells *c, int64_t column, struct lead *out)
 {
     const struct experiment *e = c->experiment;

@@ -236,15 +236,21 @@ static void note_seeds(struct cells_reading *reading, const struct cell *a, cons
 {
     const struct cells *c = reading->cells;
     struct int_list *seeds = &reading->seeds;
+    unsigned shared = 0;
     for (size_t i = 0; i < c->uses->count; i++) {
         const struct planned_run *r = &c->plan->runs[c->uses->at[i].run];
         const int64_t seed = options_integer(r->settings, "seed");
-        bool known = !cell_has(a, &c->uses->at[i]) || !has_seed(c, b, seed);
+        bool known = false;
+        if (!cell_has(a, &c->uses->at[i]) || !has_seed(c, b, seed))
+            continue;
+        shared++;
         for (size_t k = 0; k < seeds->count && !known; k++)
             known = seeds->at[k] == seed;
         if (!known)
             *(int64_t *)memory_append(&seeds->at, &seeds->count, sizeof *seeds->at) = seed;
     }
+    if (reading->fewest == 0 || shared < reading->fewest)
+        reading->fewest = shared;
 }
 
 static void note_delayed(struct cells_reading *r, const struct cell *cell)

@@ -254,21 +254,24 @@ done:
     return result;
 }
 
-/* Pseudo-values n v - (n - 1) v without one seed are treated as independent observations. */
-static status interval_of(const struct cells *whole, const struct claim *c, double value,
-                          const struct int_list *seeds, double *out)
+/* Pseudo-values n v - (n - 1) v without one seed are treated as independent observations. If a cell
+ * has fewer seeds than the others, they do not underestimate its variance, but Student's t must
+ * have the degrees of freedom of that cell. */
+static status interval_of(const struct claim *c, double value, const struct cells_reading *read,
+                          double *out)
 {
     status result = OK;
     struct sample pseudo = {0};
+    const struct int_list *seeds = &read->seeds;
     const double n = (double)seeds->count;
     *out = NAN;
-    for (size_t i = 0; i < seeds->count && seeds->count > 1; i++) {
+    for (size_t i = 0; i < seeds->count && read->fewest > 1; i++) {
         double without;
-        TRY(value_without(whole, c, seeds->at[i], &without));
+        TRY(value_without(read->cells, c, seeds->at[i], &without));
         sample_add(&pseudo, n * value - (n - 1) * without);
     }
-    if (pseudo.n == seeds->count)
-        *out = sample_interval(&pseudo);
+    if (pseudo.n > 1 && pseudo.n == seeds->count)
+        *out = student_95(read->fewest - 1) * sample_deviation(&pseudo) / sqrt(n);
 done:
     return result;
 }
@@ -294,8 +297,8 @@ static status claim_value(const struct claim *c, struct cells_reading *reading, 
 static bool is_open(const struct judged_claim *j)
 {
     const struct cell *c = j->incomplete;
-    const bool lacks_runs = c != NULL ? c->finished + c->diverged + c->failed < c->planned
-                                      : j->absent || j->claim->value == NULL;
+    const bool lacks_runs =
+        c != NULL ? c->finished + c->diverged + c->failed < c->planned : j->absent;
     return isnan(j->value) && lacks_runs;
 }
 
@@ -314,6 +317,7 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
 {
     status result = OK;
     struct cells_reading reading = {0};
+    const bool lacks_runs = plan_missing(&r->plan) + r->later > 0;
     TRY(query_begin(reproduction_results(r)));
     for (size_t i = 0; i < r->e.claim_count; i++) {
         const struct claim *c = &r->e.claims[i];
@@ -325,14 +329,14 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
                                    .low = quick ? c->quick_low : c->low,
                                    .high = quick ? c->quick_high : c->high};
         TRY(claim_value(c, &reading, reproduction_results(r), &j->value));
-        if (c->value == NULL && plan_missing(&r->plan) + r->later > 0)
+        if (c->value == NULL && lacks_runs)
             j->value = NAN; /* the SQL may read runs that are not there yet */
         j->incomplete = reading.incomplete;
         j->delayed = reading.delayed;
         j->without_value = reading.without_value;
-        j->absent = reading.absent;
+        j->absent = c->value != NULL ? reading.absent : quick || lacks_runs;
         if (c->value != NULL && isfinite(j->value))
-            TRY(interval_of(&r->cells, c, j->value, &reading.seeds, &j->interval));
+            TRY(interval_of(c, j->value, &reading, &j->interval));
         set_outcome(j);
         free(reading.seeds.at);
         reading.seeds.at = NULL;
@@ -356,6 +360,8 @@ void reproduction_explain(const struct judged_claim *j, bool by_label, struct te
                      "reached) or missing",
                      by_label ? j->without_value->arm->label : j->without_value->arm->name,
                      j->without_value->title);
+        else if (isnan(j->value) && j->claim->value == NULL)
+            text_add(out, "no value: the SQL yields none");
         return;
     }
     const char *arm = by_label ? c->arm->label : c->arm->name;

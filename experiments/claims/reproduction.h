@@ -50,14 +50,16 @@ struct judged_claim {
     enum claim_outcome outcome;
     double value, low, high; /* value: NaN if not known */
     /* Half of the 95 % interval of the value, by the jackknife over seeds: the value without each
-     * seed in turn, and Student's t (Tukey 1958; for a mean it is the usual interval). NaN: fewer
-     * than two seeds, or a claim in SQL. */
+     * seed in turn, and Student's t (Tukey 1958; for a mean it is the usual interval), of the cell
+     * with the fewest seeds. NaN: that has fewer than two, or a claim in SQL. */
     double interval;
     bool borderline; /* it passes, and its interval is not all in the band */
     /* Cells that it reads, or NULL: one whose runs did not all finish; one with
      * staleness_spread_too_wide; one whose finished runs have no finite figure. */
     const struct cell *incomplete, *delayed, *without_value;
-    bool absent; /* it reads a cell that this part of the experiment does not have */
+    /* It reads a cell that this part of the experiment does not have. Of SQL: it may read a run
+     * that is missing, or that the quick part does not have. */
+    bool absent;
 };
 /* Judges all claims into out[claim_count]. The cells must be open. */
 status reproduction_judge(const struct reproduction *r, bool quick,

@@ -16,7 +16,7 @@ enum { NAME_WIDTH = 26, RUNS_WIDTH = 15 };
 static void count_runs(const struct plan *p, struct scoreboard_line *line)
 {
     line->planned += p->count;
-    line->there += p->count - plan_missing(p);
+    line->there += p->count - plan_missing(p) - plan_failed(p);
 }
 
 static void add_ids(const struct plan *p, struct text *ids)

@@ -88,9 +88,9 @@ done:
 
 static void print_counts(const char *what, const struct plan *plan, size_t later, FILE *to)
 {
-    size_t count = plan->count + later;
+    const size_t count = plan->count + later, open = plan_missing(plan) + plan_failed(plan);
     fprintf(to, "%zu %s%s: %zu to make, %zu there already\n", count, what, plural(count),
-            plan_missing(plan) + later, plan->count - plan_missing(plan));
+            open + later, plan->count - open);
     fflush(to);
 }
 

@@ -131,7 +131,7 @@ void plan_key(const struct planned_run *r, struct run_key *out)
                             .config = r->varied.at};
 }
 
-static status look_up(struct planned_run *r)
+static status look_up(struct planned_run *r, bool reads_only)
 {
     struct run_key key;
     struct found_run found;
@@ -142,10 +142,11 @@ static status look_up(struct planned_run *r)
     if (result == OK && has_row) {
         bool active = strcmp(found.status, "queued") == 0 || strcmp(found.status, "running") == 0;
         r->run_id = found.id;
-        r->state = strcmp(found.status, "finished") == 0   ? PLANNED_FINISHED
-                   : strcmp(found.status, "diverged") == 0 ? PLANNED_DIVERGED
-                   : active && found.taken                 ? PLANNED_ELSEWHERE
-                                                           : PLANNED_MISSING;
+        r->state = strcmp(found.status, "finished") == 0               ? PLANNED_FINISHED
+                   : strcmp(found.status, "diverged") == 0             ? PLANNED_DIVERGED
+                   : active && found.taken                             ? PLANNED_ELSEWHERE
+                   : reads_only && strcmp(found.status, "failed") == 0 ? PLANNED_FAILED
+                                                                       : PLANNED_MISSING;
     }
     return result;
 }
@@ -158,7 +159,7 @@ status plan_look_up(struct plan *p)
     TRY(query_begin(options_text(p->runs[0].settings, "results")));
     for (size_t i = 0; i < p->count; i++)
         if (p->runs[i].state == PLANNED_MISSING)
-            TRY(look_up(&p->runs[i]));
+            TRY(look_up(&p->runs[i], p->reads_only));
 done:
     query_end();
     return result;

@@ -37,13 +37,15 @@ struct planned_run {
     int64_t run_id;   /* of its row, if it has one */
     unsigned attempt; /* number of that row's attempt, from 1 */
 };
-struct plan {                        /* zero-initialise */
-    const char *varied[PLAN_VARIED]; /* plan_vary() */
+struct plan { /* zero-initialise */
+    /* The keys of plan_vary(). */
+    const char *varied[PLAN_VARIED];
     size_t varied_count;
     struct planned_run *runs;
     size_t count;
     bool again;      /* execute ended runs again */
-    bool reads_only; /* nothing will be executed: make no trials for precision=auto */
+    bool reads_only; /* nothing will be executed: a failed run stays failed, and precision=auto
+                        makes no trials */
 };
 
 /* --part K/N: this process executes part K of N. The parts of one command are disjoint, and
@@ -80,7 +82,7 @@ void plan_keep_part(struct plan *p, const struct plan_part *part);
 /* The key that finds the run in its results file; it points into `r`. */
 void plan_key(const struct planned_run *r, struct run_key *out);
 /* Looks up the missing runs in their results files. A finished or diverged run is not executed
- * again. */
+ * again; a failed one is, so it counts as missing unless the plan reads only. */
 status plan_look_up(struct plan *p) MUST_CHECK;
 size_t plan_missing(const struct plan *p);
 size_t plan_failed(const struct plan *p);

@@ -248,6 +248,46 @@ static void expect_the_published_map_or_its_absence(struct process_rig *r)
         process_expect_error(r, "no map is built into this program");
 }
 
+/* A sum of an arm with 3 seeds and zero times one with 16: `band` is `half` around its value. */
+static void add_sum(struct text *text, const char *name, double value, double half)
+{
+    text_add(text,
+             "  - {claim: %s, value: 'accuracy(lost, alike, 2) + 0 * accuracy(async, alike, 2)', "
+             "band: [%g, %g], equivalence: true}\n",
+             name, value - half, value + half);
+}
+
+/* One more arm of a side, with the experiment's own 3 seeds. Student's t of 16 seeds would be half
+ * of that of 3. If all its runs diverged, the columns keep their seeds. */
+static void expect_an_arm_without_further_seeds(struct process_rig *r, const char *file)
+{
+    struct text text = {0};
+    double value, half;
+    const char *side = strstr(file, "[async]");
+    text_add(&text, "%.*s[async, lost]%s", (int)(side - file), file, side + strlen("[async]"));
+    text_add(&text,
+             "  lost: {label: lost}\nclaims:\n  - {claim: one, value: 'accuracy(lost, alike, "
+             "2)', band: [0, 100]}\n");
+    process_write(r, "lost.yaml", text.at);
+    assert_int_equal(RIG_RUN(r, "reproduce", "lost.yaml", "--quiet"), OK);
+    const char *observed = strstr(strstr(process_output(r), "PASS"), "observed");
+    assert_int_equal(sscanf(observed, "observed %lf ± %lf", &value, &half), 2);
+    assert_true(half > 0.1);
+    add_sum(&text, "narrow", value, 0.9 * half);
+    add_sum(&text, "wide", value, 1.3 * half);
+    process_write(r, "lost.yaml", text.at);
+    assert_int_equal(RIG_RUN(r, "reproduce", "lost.yaml", "--no-run"), ERROR_OTHER);
+    process_expect_line(r, "FAIL", "narrow");
+    process_expect_line(r, "PASS", "wide");
+    assert_int_equal(process_shell(r, "sqlite3 results.db \"UPDATE run SET status = 'diverged' "
+                                      "WHERE arm = 'lost'\""),
+                     OK);
+    (void)RIG_RUN(r, "reproduce", "lost.yaml", "--no-run");
+    process_expect_line(r, "2 ", "(16)");
+    assert_null(strchr(process_output(r), '*'));
+    text_free(&text);
+}
+
 /* One column is undecided. Its two best arms get 13 more seeds, the other columns none. */
 static void undecided_columns_of_a_map_get_further_seeds(void **state)
 {
@@ -278,6 +318,7 @@ static void undecided_columns_of_a_map_get_further_seeds(void **state)
     expect_advice(r);
     expect_advice_from_csv(r);
     expect_the_published_map_or_its_absence(r);
+    expect_an_arm_without_further_seeds(r, text);
     /* A column that lacks a run takes no seeds from the others. */
     assert_int_equal(process_shell(r, "sqlite3 results.db 'PRAGMA foreign_keys=ON; DELETE FROM run "
                                       "WHERE workers = 4 AND seed = 1'"),
@@ -350,7 +391,7 @@ static void levels_of_an_axis_share_a_choice(void **state)
     process_expect_error(r, "free");
 }
 
-/* Threads and rows change no figure, so the runs have one configuration. */
+/* Neither threads nor a limit of time change the hash. Only threads separate columns. */
 static void levels_beside_the_computation_have_their_own_runs(void **state)
 {
     struct process_rig *r = *state;

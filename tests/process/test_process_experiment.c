@@ -210,6 +210,41 @@ static void a_claim_in_sql_waits_for_its_runs(void **state)
     process_expect_line(r, "PASS", "No run diverges");
 }
 
+/* All runs have ended, so it does not wait for one. The quick part may lack what it reads. */
+static void a_claim_in_sql_without_a_value_fails(void **state)
+{
+    struct process_rig *r = *state;
+    struct text text = {0};
+    text_add(&text, "%s%s", counting,
+             "  - claim: No such run\n"
+             "    sql: SELECT max(updates) FROM run WHERE experiment = 'other'\n"
+             "    band: [0, 100]\n");
+    process_write(r, "counting.yaml", text.at);
+    text_free(&text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "counting.yaml", "--quick", "--quiet"), OK);
+    process_expect_line(r, "1 passed", "1 not measured");
+    assert_int_equal(RIG_RUN(r, "reproduce", "counting.yaml", "--quiet"), ERROR_OTHER);
+    process_expect_line(r, "FAIL", "No such run");
+    process_expect_line(r, "no value", "band");
+}
+
+/* As after a run that has just failed. */
+static void a_failed_run_fails_a_claim_without_executing_it_again(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "tuned.yaml", tuned);
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quick", "--quiet"), OK);
+    assert_int_equal(process_shell(r, "sqlite3 results.db \"UPDATE run SET status = 'failed' WHERE "
+                                      "arm = 'best' AND seed = 1\""),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quick", "--no-run"), ERROR_OTHER);
+    process_expect_line(r, "4 runs: 1 to make", "3 there already");
+    process_expect_line(r, "FAIL", "It learns");
+    process_expect_line(r, "of 2 runs 1 finished", "1 failed");
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quick", "--dry-run"), OK);
+    process_expect_line(r, "4 runs: 1 to make", "3 there already");
+}
+
 static const char searching[] =
     "name: searching\n"
     "question: which rate is best?\n"
@@ -467,6 +502,8 @@ int main(void)
         TEST(check_board_finds_an_edited_page),
         TEST(cells_are_compared_on_the_same_seeds),
         TEST(a_claim_in_sql_waits_for_its_runs),
+        TEST(a_claim_in_sql_without_a_value_fails),
+        TEST(a_failed_run_fails_a_claim_without_executing_it_again),
         TEST(a_setting_holds_for_all_runs_or_is_refused),
         TEST(a_claim_about_finished_runs_without_a_figure_fails),
         TEST(an_arm_is_tuned_on_the_validation_split_before_its_runs),
