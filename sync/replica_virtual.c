@@ -13,6 +13,13 @@ struct own {
     float *parameters, *gradient;
 };
 
+/* The mean gradient of one rank over `batches` batches, summed in their order. */
+struct rank_job {
+    struct gradient_job job; /* first, because its `compute` casts it back */
+    unsigned batches;
+    float *next; /* decay=batch: the gradient to add */
+};
+
 struct timing { /* of one rank's gradient, in ns on the virtual clock */
     float loss;
     uint64_t compute_ns;
@@ -28,13 +35,12 @@ struct virtual
 {
     struct virtual_ranks *ranks;
     uint64_t updates;      /* applied */
-    float *sum;            /* decay=batch: of one rank's gradients; else NULL */
     struct own *own;       /* [ranks] with local_steps; else NULL */
     bool differ, differed; /* whether ranks' parameters differ now; differed at any time */
-    /* Gradient number i of an update is at index i mod window. */
+    /* Rank r's job is at index r mod window. */
     unsigned window;
-    struct gradient_job *jobs; /* [window] */
-    float *gradients;          /* [window][count] */
+    struct rank_job *jobs; /* [window] */
+    float *gradients;      /* [window][count]; with decay=batch twice, then each `next` */
     /* Gradient number i of a rank is at index i mod (delay + 1). */
     uint64_t computed, exchanged; /* gradients of each rank */
     struct timing *timing;        /* [delay + 1][ranks] */
@@ -52,14 +58,13 @@ static void virtual_close(replica *r)
 {
     struct virtual *v = r->virtual;
     for (unsigned i = 0; v->jobs != NULL && i < v->window; i++)
-        gradient_pool_cancel(v->ranks->pool, &v->jobs[i]);
+        gradient_pool_cancel(v->ranks->pool, &v->jobs[i].job);
     for (unsigned rank = 0; v->own != NULL && rank < v->ranks->count; rank++) {
         optimizer_close(&v->own[rank].optimizer);
         memory_free(v->own[rank].parameters);
         memory_free(v->own[rank].gradient);
     }
     memory_free(v->own);
-    memory_free(v->sum);
     memory_free(v->jobs);
     shared_memory_free(v->gradients);
     memory_free(v->timing);
@@ -87,16 +92,17 @@ done:
 static status open_ranks(struct virtual *v, const replica *r, const options *o)
 {
     status result = OK;
+    const bool local = local_sgd_steps_of(o) > 1, grows = local_sgd_or_growing(o) && !local;
     v->window = 2 * gradient_pool_threads(v->ranks->pool) + 1;
     TRY(memory_new(&v->timing, (r->delay + 1) * (size_t)v->ranks->count, sizeof *v->timing,
                    "times of virtual ranks"));
     TRY(memory_new(&v->positions, v->ranks->count, sizeof *v->positions, "times of virtual ranks"));
     TRY(memory_new(&v->jobs, v->window, sizeof *v->jobs, "gradients of virtual ranks"));
-    TRY(shared_memory_new(&v->gradients, v->window * r->count, "gradients of virtual ranks",
-                          OTHERS_WRITE));
-    if (local_sgd_or_growing(o))
-        TRY(memory_new(&v->sum, r->count, sizeof(float), "a sum of gradients"));
-    if (local_sgd_steps_of(o) > 1)
+    TRY(shared_memory_new(&v->gradients, (grows ? 2 : 1) * v->window * r->count,
+                          "gradients of virtual ranks", OTHERS_WRITE));
+    for (unsigned i = 0; grows && i < v->window; i++)
+        v->jobs[i].next = v->gradients + (v->window + i) * r->count;
+    if (local)
         TRY(open_own(v, r, o));
 done:
     return result;
@@ -121,19 +127,6 @@ static void separate_ranks(replica *r)
     v->differ = v->differed = true;
 }
 
-/* Submits gradient number `item`; rank 0's batches come first, then rank 1's. */
-static void submit(replica *r, uint64_t item, uint64_t first, unsigned batches)
-{
-    struct virtual *v = r->virtual;
-    const unsigned rank = (unsigned)(item / batches), place = (unsigned)(item % v->window);
-    struct gradient_job *job = &v->jobs[place];
-    job->worker = rank;
-    job->batch = first + item % batches;
-    job->parameters = v->differ ? v->own[rank].parameters : r->parameters;
-    job->gradient = v->differ ? v->own[rank].gradient : v->gradients + place * r->count;
-    gradient_pool_submit(v->ranks->pool, job);
-}
-
 static void add(size_t count, float *sum, const float *more, bool first)
 {
     if (first) {
@@ -144,20 +137,39 @@ static void add(size_t count, float *sum, const float *more, bool first)
         sum[i] += more[i];
 }
 
-/* Adds a gradient to the sum in r->gradient in rank order: the same bits as reduce_mean_ordered,
- * without all gradients in memory. */
-static void accumulate(replica *r, uint64_t item, unsigned batches, const float *gradient)
+/* job->stats.loss is then the mean over the batches. */
+static status rank_gradient(struct gradient_job *job, worker *w, worker_shard *shard)
+{
+    status result = OK;
+    const struct rank_job *k = (const struct rank_job *)job;
+    const size_t count = worker_parameter_count(w);
+    float loss = 0;
+    for (unsigned i = 0; i < k->batches; i++) {
+        TRY(worker_gradient_as(w, shard, job->parameters, job->batch + i,
+                               i == 0 ? job->gradient : k->next, &job->stats));
+        loss += job->stats.loss / (float)k->batches;
+        if (i > 0)
+            add(count, job->gradient, k->next, false);
+    }
+    if (k->batches > 1)
+        vector_multiply(count, 1.0f / (float)k->batches, job->gradient, job->gradient);
+    job->stats.loss = loss;
+done:
+    return result;
+}
+
+static void submit(replica *r, unsigned rank, uint64_t first, unsigned batches)
 {
     struct virtual *v = r->virtual;
-    const unsigned batch = (unsigned)(item % batches);
-    if (batches > 1) {
-        add(r->count, v->sum, gradient, batch == 0);
-        if (batch + 1 < batches)
-            return;
-        vector_multiply(r->count, 1.0f / (float)batches, v->sum, v->sum);
-        gradient = v->sum;
-    }
-    add(r->count, r->gradient, gradient, item < batches);
+    const unsigned place = rank % v->window;
+    struct rank_job *k = &v->jobs[place];
+    k->batches = batches;
+    k->job.compute = rank_gradient;
+    k->job.worker = rank;
+    k->job.batch = first;
+    k->job.parameters = v->differ ? v->own[rank].parameters : r->parameters;
+    k->job.gradient = v->differ ? v->own[rank].gradient : v->gradients + place * r->count;
+    gradient_pool_submit(v->ranks->pool, &k->job);
 }
 
 static void add_compute_time(struct virtual *v, struct timing *timing, uint64_t first,
@@ -174,32 +186,32 @@ static void add_compute_time(struct virtual *v, struct timing *timing, uint64_t 
     }
 }
 
-/* r->gradient ← the sum over ranks; with local_steps each rank's own gradient instead. */
+/* r->gradient ← the sum over ranks, in rank order: the same bits as reduce_mean_ordered, without
+ * all gradients in memory. With local_steps each rank's own gradient instead. */
 static status virtual_gradients(replica *r, uint64_t first, unsigned batches,
                                 struct step_stats *stats)
 {
     status result = OK;
     struct virtual *v = r->virtual;
-    const uint64_t items = (uint64_t)v->ranks->count * batches, ahead = v->window - 1;
+    const unsigned ranks = v->ranks->count, ahead = v->window - 1;
     struct timing *timing = timing_of(r, v->computed++);
     float loss = 0;
     if (r->local_update && !v->differ)
         separate_ranks(r);
-    for (uint64_t item = 0; item < ahead && item < items; item++)
-        submit(r, item, first, batches);
-    for (uint64_t item = 0; item < items; item++) {
-        if (item + ahead < items)
-            submit(r, item + ahead, first, batches);
-        struct gradient_job *job = &v->jobs[item % v->window];
+    for (unsigned rank = 0; rank < ahead && rank < ranks; rank++)
+        submit(r, rank, first, batches);
+    for (unsigned rank = 0; rank < ranks; rank++) {
+        if (rank + ahead < ranks)
+            submit(r, rank + ahead, first, batches);
+        struct gradient_job *job = &v->jobs[rank % v->window].job;
         TRY(gradient_pool_finish(v->ranks->pool, job));
         if (!v->differ)
-            accumulate(r, item, batches, job->gradient);
-        struct timing *t = &timing[item / batches];
-        t->loss = (item % batches == 0 ? 0 : t->loss) + job->stats.loss / (float)batches;
-        loss += job->stats.loss / (float)batches;
+            add(r->count, r->gradient, job->gradient, rank == 0);
+        timing[rank].loss = job->stats.loss;
+        loss += job->stats.loss;
     }
     add_compute_time(v, timing, first, batches);
-    *stats = (struct step_stats){.loss = loss / (float)v->ranks->count};
+    *stats = (struct step_stats){.loss = loss / (float)ranks};
 done:
     return result;
 }

@@ -14,6 +14,7 @@ struct gradient_pool {
     helpers *helpers;
     worker **computing;             /* [helpers + 1]: of each helper, then of the calling thread */
     worker_shard **shards;          /* [workers_max]: NULL until first used */
+    struct gradient_job **busy;     /* [workers_max]: submitted and not yet idle; NULL: none */
     atomic_uint_least64_t total_ns; /* processor time of all gradients */
 };
 
@@ -64,6 +65,7 @@ status gradient_pool_open(gradient_pool **out, const options *settings, unsigned
     TRY(helpers_open(&p->helpers, threads - 1));
     TRY(memory_new(&p->computing, gradient_pool_threads(p), sizeof(worker *), "workers"));
     TRY(memory_new(&p->shards, p->workers_max, sizeof(worker_shard *), "shards"));
+    TRY(memory_new(&p->busy, p->workers_max, sizeof(struct gradient_job *), "jobs of workers"));
     for (unsigned i = gradient_pool_threads(p); i-- > 0;) {
         TRY(worker_open(&p->computing[i], &own));
         own.dataset_of = gradient_pool_own(p);
@@ -87,6 +89,7 @@ void gradient_pool_close(gradient_pool **out)
     for (unsigned i = 0; p->computing != NULL && i < threads; i++) /* the dataset's owner is last */
         worker_close(&p->computing[i]);
     memory_free(p->shards);
+    memory_free(p->busy);
     memory_free(p->computing);
     memory_free(p);
     *out = NULL;
@@ -118,30 +121,37 @@ static struct helper_job *queued(gradient_pool *p, struct gradient_job *job)
     return &job->queued;
 }
 
-static void forget_message(struct gradient_job *job)
+static void forget(gradient_pool *p, struct gradient_job *job)
 {
     memory_free(job->message);
     job->message = NULL;
+    if (p->busy[job->worker] == job)
+        p->busy[job->worker] = NULL;
 }
 
 void gradient_pool_submit(gradient_pool *p, struct gradient_job *job)
 {
-    helpers_submit(p->helpers, queued(p, job));
+    struct helper_job *queue = queued(p, job);
+    REQUIRE(p->busy[job->worker] == NULL); /* one thread at a time may use a shard */
+    p->busy[job->worker] = job;
+    helpers_submit(p->helpers, queue);
 }
 
 status gradient_pool_finish(gradient_pool *p, struct gradient_job *job)
 {
     status result = OK;
-    helpers_finish(p->helpers, queued(p, job));
+    struct helper_job *queue = queued(p, job);
+    REQUIRE(p->busy[job->worker] == NULL || p->busy[job->worker] == job);
+    helpers_finish(p->helpers, queue);
     if (job->code != OK)
         FAIL(job->code, "worker %u: %s", job->worker, job->message);
 done:
-    forget_message(job);
+    forget(p, job);
     return result;
 }
 
 void gradient_pool_cancel(gradient_pool *p, struct gradient_job *job)
 {
     helpers_cancel(p->helpers, queued(p, job));
-    forget_message(job);
+    forget(p, job);
 }
