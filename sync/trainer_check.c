@@ -29,6 +29,7 @@ static const struct {
     {"overlap", "yes", LOCAL_STEPS | GROWING_BATCHES | COMPRESSION | SYNC_BATCH_NORM,
      "the gradient can be exchanged only when it is complete"},
     {"on_nonfinite", "skip", LOCAL_STEPS, "ranks have to skip the same update together"},
+    {"decay", "batch", LOCAL_STEPS, "a local step uses one batch, so batches cannot grow"},
     {"batch_norm", "synchronised", LOCAL_STEPS,
      "between two averagings the ranks have different parameters"},
 };

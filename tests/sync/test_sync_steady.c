@@ -308,6 +308,7 @@ static status case_refused(unsigned rank, unsigned size)
         {{"on_nonfinite=skip", "local_steps=2"}},
         {{"overlap=yes", "local_steps=2"}},
         {{"overlap=yes", "decay=batch"}},
+        {{"decay=batch", "local_steps=2"}},
         {{"overlap=yes", "batch_norm=synchronised", "model=resnet8"}},
         {{"batch_norm=synchronised", "local_steps=2", "model=resnet8"}},
         {{"batch_norm=synchronised", "communicator=dummy", "model=resnet8"}},
