@@ -13,12 +13,17 @@ unsigned local_sgd_steps_of(const options *o)
     return (unsigned)options_integer(o, "local_steps");
 }
 
+static enum local_sgd_momentum momentum_of(const options *o)
+{
+    return is(o, "local_momentum", "average") ? LOCAL_SGD_AVERAGE
+           : is(o, "local_momentum", "reset") ? LOCAL_SGD_RESET
+                                              : LOCAL_SGD_KEEP;
+}
+
 void local_sgd_open(struct local_sgd *a, const options *o, uint64_t epoch_samples)
 {
     *a = (struct local_sgd){.steps = local_sgd_steps_of(o),
-                            .momentum = is(o, "local_momentum", "average") ? LOCAL_SGD_AVERAGE
-                                        : is(o, "local_momentum", "reset") ? LOCAL_SGD_RESET
-                                                                           : LOCAL_SGD_KEEP,
+                            .momentum = momentum_of(o),
                             .after_fall = is(o, "post_local", "decay")};
     if (is(o, "post_local", "epoch"))
         a->from = (uint64_t)(options_real(o, "post_local_epoch") * (double)epoch_samples + 0.5);
@@ -43,6 +48,10 @@ bool local_sgd_or_growing(const options *o)
 
 bool local_sgd_keeps_state(const options *o)
 {
-    return local_sgd_steps_of(o) > 1 && !is(o, "local_momentum", "average") &&
-           !is(o, "local_momentum", "reset");
+    return local_sgd_steps_of(o) > 1 && momentum_of(o) == LOCAL_SGD_KEEP;
+}
+
+bool local_sgd_resets_state(const options *o)
+{
+    return local_sgd_steps_of(o) > 1 && momentum_of(o) == LOCAL_SGD_RESET;
 }

@@ -8,8 +8,9 @@
  * Patel, Jaggi 2020, "Don't use large mini-batches, use local SGD") training begins with plain
  * steps (H = 1); H steps begin after the schedule's first fall, or after an epoch.
  *
- * The optimizer's state stays on each rank (local_momentum=keep, as in Lin et al.), is averaged
- * like the parameters (average), or is set to 0 after each averaging (reset).
+ * The optimizer's state stays on each rank (local_momentum=keep, as in Lin et al.) or is averaged
+ * like the parameters (average). With reset the optimizer starts anew after each averaging: its
+ * state and its number of updates are 0.
  *
  * H = 1 is plain synchronous training by the same code, which averages gradients. Averaging
  * parameters after each step is equal in exact arithmetic, but rounds differently. With one rank
@@ -46,5 +47,7 @@ unsigned local_sgd_batches_left(uint64_t samples, uint64_t update_samples, unsig
 bool local_sgd_or_growing(const options *o);
 /* Whether each rank keeps its own optimizer state (local_momentum=keep). */
 bool local_sgd_keeps_state(const options *o);
+/* Whether an averaging restarts the optimizer (local_momentum=reset). */
+bool local_sgd_resets_state(const options *o);
 
 #endif

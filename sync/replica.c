@@ -294,9 +294,10 @@ struct replica_host {
     float *parameters[2];     /* [current], and the target of the next update */
     float *computed;          /* key delay: target of the backward pass; else NULL */
     unsigned current;
-    double factor;    /* of the exchanged gradient, for the next update */
-    float *sum;       /* NULL: an update has one gradient */
-    bool keeps_state; /* local_momentum=keep */
+    double factor;     /* of the exchanged gradient, for the next update */
+    float *sum;        /* NULL: an update has one gradient */
+    bool keeps_state;  /* local_momentum=keep */
+    bool resets_state; /* local_momentum=reset */
 };
 
 static void host_close(replica *r)
@@ -348,6 +349,7 @@ static status host_open(replica *r, const options *o)
     if (local_sgd_or_growing(o))
         TRY(memory_new(&h->sum, r->count, sizeof(float), "a sum of gradients"));
     h->keeps_state = r->c->size > 1 && local_sgd_keeps_state(o);
+    h->resets_state = local_sgd_resets_state(o);
     struct optimizer_layers layers = worker_layers(r->worker);
     TRY(optimizer_open(&h->optimizer, o, r->count));
     TRY(optimizer_set_layers(h->optimizer, &layers));
@@ -425,13 +427,18 @@ static status host_view(replica *r, struct replica_view *out)
     return OK;
 }
 
+/* A reset state is all 0: the checkpoint was written at an averaging that restarted the optimizer.
+ */
 static status host_set(replica *r, const struct replica_view *from, uint64_t updates)
 {
     struct replica_host *h = r->state;
+    const float *state = from->optimizer_state;
     memcpy(r->parameters, from->parameters, r->count * sizeof(float));
-    if (from->optimizer_state != NULL)
-        optimizer_set_state(h->optimizer, from->optimizer_state);
-    optimizer_set_updates(h->optimizer, updates);
+    if (state != NULL)
+        optimizer_set_state(h->optimizer, state);
+    const bool restarts = h->resets_state && state != NULL &&
+                          vector_sum_of_squares(optimizer_state_count(h->optimizer), state) == 0;
+    optimizer_set_updates(h->optimizer, restarts ? 0 : updates);
     return OK;
 }
 
@@ -498,8 +505,10 @@ static status host_average(replica *r, enum local_sgd_momentum momentum,
     TRY(mean_of(r, h->parameters[h->current], notes));
     for (size_t at = 0; momentum == LOCAL_SGD_AVERAGE && at < count; at += r->count)
         TRY(mean_of(r, state + at, unused));
-    if (momentum == LOCAL_SGD_RESET && count > 0)
+    if (momentum == LOCAL_SGD_RESET && count > 0) {
         memset(state, 0, count * sizeof *state);
+        optimizer_set_updates(h->optimizer, 0);
+    }
 done:
     return result;
 }

@@ -305,9 +305,11 @@ static status virtual_average(replica *r, enum local_sgd_momentum momentum,
         for (unsigned rank = 0; rank < v->ranks->count; rank++)
             memcpy(vector_of(&v->own[rank], k, r->count), r->gradient, r->count * sizeof(float));
     }
-    for (unsigned rank = 0; momentum == LOCAL_SGD_RESET && rank < v->ranks->count; rank++)
+    for (unsigned rank = 0; momentum == LOCAL_SGD_RESET && rank < v->ranks->count; rank++) {
         if (states > 0)
             memset(vector_of(&v->own[rank], 1, r->count), 0, floats * sizeof(float));
+        optimizer_set_updates(v->own[rank].optimizer, 0);
+    }
     mean_of(r, 0);
     add_exchange_time(r, 1 + (momentum == LOCAL_SGD_AVERAGE ? states : 0));
     v->differ = false;

@@ -139,6 +139,8 @@ static status case_resume_own(unsigned rank, unsigned size)
     TRY(resume(SETTINGS("local_steps=8"), 0, 0, rank, size));
     TRY(resume(SETTINGS("local_steps=3", "optimizer=adamw"), 0, 0, rank, size));
     TRY(resume(SETTINGS("local_steps=3", "local_momentum=average"), 0, 0, rank, size));
+    TRY(resume(SETTINGS("local_steps=3", "local_momentum=reset", "optimizer=adamw"), 0, 0, rank,
+               size));
 done:
     return result;
 }

@@ -160,7 +160,8 @@ done:
 }
 
 /* The definition of local SGD: every rank trains alone with its own optimizer. After H steps, and
- * at the end, all ranks continue from the mean of the parameters. */
+ * at the end, all ranks continue from the mean of the parameters; with local_momentum=reset each
+ * has a new optimizer from then on. */
 enum { MIRRORED = 4 };
 struct local_mirror {
     worker *worker[MIRRORED];
@@ -203,6 +204,7 @@ static status mirror_local(const options *o, unsigned ranks, unsigned steps, cha
     struct schedule schedule;
     struct sha256 digest;
     const uint64_t used = 10 * (uint64_t)ranks;
+    const bool resets = strcmp(options_text(o, "local_momentum"), "reset") == 0;
     TRY(local_mirror_open(&m, o, ranks));
     TRY(schedule_open(&schedule, o, ranks, 2000, worker_epoch_samples(m.worker[0])));
     for (uint64_t k = 0; k * used < 2000; k++) {
@@ -213,10 +215,15 @@ static status mirror_local(const options *o, unsigned ranks, unsigned steps, cha
             TRY(worker_gradient(m.worker[r], m.theta[r], k, m.gradient, &stats));
             optimizer_apply(m.optimizer[r], m.theta[r], m.gradient, 1, lr, NULL, m.theta[r], &pass);
         }
-        if ((k + 1) % steps == 0 || (k + 1) * used >= 2000) {
-            reduce_mean_ordered((const float *const *)m.theta, ranks, m.count, m.gradient);
-            for (unsigned r = 0; r < ranks; r++)
-                memcpy(m.theta[r], m.gradient, m.count * sizeof(float));
+        if ((k + 1) % steps != 0 && (k + 1) * used < 2000)
+            continue;
+        reduce_mean_ordered((const float *const *)m.theta, ranks, m.count, m.gradient);
+        for (unsigned r = 0; r < ranks; r++) {
+            memcpy(m.theta[r], m.gradient, m.count * sizeof(float));
+            if (!resets)
+                continue;
+            optimizer_close(&m.optimizer[r]);
+            TRY(optimizer_open(&m.optimizer[r], o, m.count));
         }
     }
     sha256_begin(&digest);
@@ -227,23 +234,33 @@ done:
     return result;
 }
 
-static status case_local(unsigned rank, unsigned size)
+static status train_locally(const char *kind, const char *momentum, unsigned rank, unsigned size)
 {
     status result = OK;
     struct run r = {0};
     char hex[65];
-    TRY(run_open(
-        &r,
-        SETTINGS("communicator=mpi", "reduction=ordered", "local_steps=8", "evaluate_every=0.25"),
-        rank, size));
+    TRY(run_open(&r,
+                 SETTINGS("communicator=mpi", "reduction=ordered", "local_steps=8",
+                          "evaluate_every=0.25", kind, momentum),
+                 rank, size));
     TRY(run_train(&r));
     if (rank == 0) {
         TRY(mirror_local(r.settings, size, 8, hex));
         if (strcmp(hex, r.outcome.parameters_sha256) != 0)
-            FAIL(ERROR_OTHER, "%s, not %s", r.outcome.parameters_sha256, hex);
+            FAIL(ERROR_OTHER, "%s, %s: %s, not %s", kind, momentum, r.outcome.parameters_sha256,
+                 hex);
     }
 done:
     run_close(&r);
+    return result;
+}
+
+static status case_local(unsigned rank, unsigned size)
+{
+    status result = OK;
+    TRY(train_locally("optimizer=momentum", "local_momentum=keep", rank, size));
+    TRY(train_locally("optimizer=adamw", "local_momentum=reset", rank, size));
+done:
     return result;
 }
 
