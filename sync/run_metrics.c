@@ -301,11 +301,13 @@ done:
     return result;
 }
 
+/* A run that restarts from this checkpoint has the rows before it. */
 static status checkpoint(struct sync_metrics *r, const struct sync_metrics_state *s, bool goes_on)
 {
     status result = OK;
     struct training_state state = {.goes_on = goes_on};
     sync_metrics_pause(r);
+    TRY(gather_rows(r));
     TRY(replica_collect(s->replica));
     if (s->complete != NULL)
         TRY(s->complete(s->context, &state));
