@@ -20,20 +20,20 @@ static float *notes_in(const struct rank_state *k, const replica *r)
     return k->own + (k->each - note_bytes(r) / sizeof(float));
 }
 
-status rank_state_open(struct rank_state *k, const replica *r, bool here)
+status rank_state_open(struct rank_state *k, const replica *r, bool keeps)
 {
     status result = OK;
     *k = (struct rank_state){.c = r->c,
                              .each = replica_own_count(r) + note_bytes(r) / sizeof(float)};
     if (k->each == 0)
         return OK;
-    if (k->each > INT32_MAX)
+    if (keeps && k->each > INT32_MAX)
         FAIL(ERROR_USAGE,
              "the state of each rank, %zu floats, does not fit into one MPI message, so this run "
              "cannot write checkpoints; leave checkpoint and resume out",
              k->each);
     TRY(memory_new(&k->own, k->each, sizeof(float), "a rank's own state"));
-    if (here)
+    if (keeps && r->c->rank == 0)
         TRY(memory_new(&k->all, r->c->size * k->each, sizeof(float), "the ranks' states"));
 done:
     return result;
@@ -48,15 +48,18 @@ void rank_state_close(struct rank_state *k)
     *k = (struct rank_state){0};
 }
 
-/* Copies between k->own of every rank and k->all of rank 0, one rank after the other. */
+/* Copies between k->own of every rank and k->all of rank 0, one rank after the other. A rank waits
+ * until its turn comes. */
 static status move(struct rank_state *k, communicator *c, bool to_first)
 {
     status result = OK;
     const char *what = "the ranks' own states";
     MPI_Comm world = c->ranks->world;
     MPI_Request request;
+    const double timeout_s = c->timeout_s;
 
     TRY(ranks_gate(c, what));
+    c->timeout_s = timeout_s * COMMUNICATOR_PATIENCE;
     for (unsigned rank = 1; rank < c->size; rank++) {
         if (c->rank != 0 && c->rank != rank)
             continue;
@@ -69,6 +72,7 @@ static status move(struct rank_state *k, communicator *c, bool to_first)
         TRY(ranks_wait(c, &request, 1, what));
     }
 done:
+    c->timeout_s = timeout_s;
     if (result != OK)
         c->failed = true;
     return result;

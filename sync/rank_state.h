@@ -30,9 +30,10 @@ struct rank_state {
     float *all;  /* [size][each], on rank 0; else NULL */
 };
 
-/* Close it also after an error. `here`: this is rank 0, and it will gather or scatter. ERROR_USAGE:
- * the state of one rank does not fit into one MPI message. */
-status rank_state_open(struct rank_state *k, const replica *r, bool here) MUST_CHECK;
+/* Close it also after an error. `keeps`: the run writes or reads checkpoints (if it only reads one,
+ * other ranks than 0 need not know). Then ERROR_USAGE if the state of one rank does not fit into
+ * one MPI message. */
+status rank_state_open(struct rank_state *k, const replica *r, bool keeps) MUST_CHECK;
 void rank_state_close(struct rank_state *k);
 /* Sends each rank's state to rank 0. `waiting`: [delay]. On rank 0
  * out->ranks ← k->all (borrowed) and out->rank_count ← k->each. */

@@ -505,7 +505,7 @@ static status trainer_open(struct trainer *t, const struct sync_trainer_options 
             ? replica_open_virtual(&t->replica, o->virtual, o->settings, o->worker, t->c)
             : replica_open(&t->replica, o->settings, o->worker, t->c));
     const bool keeps = o->start != NULL || options_text(o->settings, "checkpoint")[0] != '\0';
-    TRY(rank_state_open(&t->rank_state, t->replica, keeps && t->c->rank == 0));
+    TRY(rank_state_open(&t->rank_state, t->replica, keeps));
     TRY(replica_check_begin(t->c, t->replica, &t->rank_state, o->start, &begin, waiting));
     resume(t, &begin, waiting);
     TRY(sync_metrics_open(&t->report, o, &t->length, &begin));
