@@ -138,9 +138,7 @@ static status wait_for_all(struct sync_metrics *r, const char *what)
     return result;
 }
 
-/* Ends a pause. `own` is the status of this rank's part of the work, OK if it had none. If any rank
- * failed, all ranks return the code and message of the first of them. */
-static status pause_end(struct sync_metrics *r, status own, const char *what)
+status sync_metrics_agree(struct sync_metrics *r, status own, const char *what)
 {
     status result = OK;
     communicator *c = r->c;
@@ -149,15 +147,24 @@ static status pause_end(struct sync_metrics *r, status own, const char *what)
     unsigned failed = 0;
 
     snprintf(why, sizeof why, "%s", own != OK ? error_message() : "");
-    TRY(wait_for_all(r, what));
     TRY(communicator_gather_all(c, &code, sizeof code, r->codes));
-    sync_metrics_resume(r);
     while (failed < c->size && r->codes[failed] == OK)
         failed++;
     if (failed < c->size) {
         TRY(communicator_broadcast(c, why, sizeof why, failed));
         FAIL((status)r->codes[failed], "%s failed on rank %u: %s", what, failed, why);
     }
+done:
+    return result;
+}
+
+/* Ends a pause. `own` is the status of this rank's part of the work, OK if it had none. */
+static status pause_end(struct sync_metrics *r, status own, const char *what)
+{
+    status result = OK;
+    TRY(wait_for_all(r, what));
+    result = sync_metrics_agree(r, own, what);
+    sync_metrics_resume(r);
 done:
     return result;
 }

@@ -76,6 +76,10 @@ void sync_metrics_resume(struct sync_metrics *r);
 void sync_metrics_event(struct sync_metrics *r, enum severity severity, const char *code,
                         const char *text);
 
+/* `own`: the status of this rank's part of some work, `what`. If any rank failed, all ranks return
+ * the code and message of the first of them. */
+status sync_metrics_agree(struct sync_metrics *r, status own, const char *what) MUST_CHECK;
+
 /* Call it after each update. `row` is this rank's (not used if the replica makes the rows of
  * several ranks). `loss` is the mean over ranks and over the steps since the last averaging.
  * Evaluates and writes a checkpoint if one is due: an evaluation when the samples used cross a

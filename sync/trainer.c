@@ -81,16 +81,20 @@ static void fill_notes(const struct trainer *t, struct pending *m)
     m->notes[NOTE_STOP] = training_stop_wanted(&t->o->hooks);
 }
 
+/* If any rank failed, all ranks end with its error. Ranks that exchange nothing do not learn it. */
+static status fail_together(struct trainer *t, status own)
+{
+    if (t->c->size == 1 || t->c->kind->exchanges_nothing)
+        return own;
+    return sync_metrics_agree(&t->report, own, "the gradient");
+}
+
 /* All ranks read the same means: an error if any rank failed, and whether to stop. */
 static status check_notes(struct trainer *t, const struct pending *m)
 {
     status result = OK;
-    if (m->notes[NOTE_FAILED] != 0) {
-        if (m->own != OK)
-            return m->own;
-        FAIL(ERROR_PEER, "another rank failed at update %llu; see that rank's error message",
-             (unsigned long long)t->updates);
-    }
+    if (m->notes[NOTE_FAILED] != 0)
+        TRY(fail_together(t, m->own));
     t->stopped = t->stopped || m->notes[NOTE_STOP] != 0;
     t->seconds = t->c->size > 1 ? m->notes[NOTE_SECONDS] : sync_metrics_seconds(&t->report);
     schedule_at(&t->schedule, t->seconds);

@@ -37,7 +37,9 @@ status sync_trainer_check(const options *settings) MUST_CHECK;
  *   - STOPPED, on all ranks: `stop` of a rank is set.
  *   - ERROR_USAGE: settings exclude each other.
  *   - ERROR_OTHER: ranks have different parameters.
- *   - ERROR_PEER: another rank failed or did not arrive; a rank that fails returns its own error.
+ *   - ERROR_PEER: another rank did not arrive, or failed while this one waited for it within a step
+ *     (SyncBatchNorm, an exchange on GPUs).
+ *   - Else the error of the first rank whose part failed, on all ranks.
  */
 status sync_trainer_run(const struct sync_trainer_options *o,
                         struct training_outcome *out) MUST_CHECK;

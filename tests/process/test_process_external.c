@@ -292,6 +292,21 @@ static void a_program_that_fails_is_named_and_leaves_nothing(void **state)
     unsetenv("GRADIENT");
 }
 
+/* Every rank ends with the error of the one whose program failed. */
+static void a_program_that_fails_on_one_rank_is_named(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "peer.sh", script);
+    setenv("GRADIENT",
+           "case $line in *'\"worker\":1'[,}]*) echo nonsense ;; *) echo " ONE " ;; esac", 1);
+    assert_int_equal(
+        RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "mode=sync", "workers=3", "updates=20"),
+        ERROR_DATA);
+    process_expect_answer(r, "SELECT status, error LIKE '%rank 1: %gradient%' FROM run",
+                          "failed,1");
+    unsetenv("GRADIENT");
+}
+
 /* A logarithm of a density, for example. */
 static void a_run_with_negative_losses_resumes(void **state)
 {
@@ -446,6 +461,7 @@ int main(int argc, char **argv)
         PROCESS_TEST(parameters_and_gradients_are_used_in_place),
         PROCESS_TEST(a_program_cannot_change_parameters),
         PROCESS_TEST(a_program_that_fails_is_named_and_leaves_nothing),
+        PROCESS_TEST(a_program_that_fails_on_one_rank_is_named),
         PROCESS_TEST(a_run_with_negative_losses_resumes),
         PROCESS_TEST(a_command_that_cannot_start_is_an_error),
         PROCESS_TEST(a_program_ends_with_the_gradlag_that_started_it),

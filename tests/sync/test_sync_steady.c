@@ -193,7 +193,6 @@ static status case_poison(unsigned rank, unsigned size)
     TRY(train_poisoned("communicator=auto", rank, size, LAST, NAN, ERROR_DIVERGED));
     TRY(train_poisoned("communicator=auto", rank, size, LAST, -INFINITY, ERROR_DIVERGED));
     TRY(train_poisoned("communicator=auto", rank, size, NOTE_LOSS, NAN, ERROR_DIVERGED));
-    TRY(train_poisoned("communicator=auto", rank, size, NOTE_FAILED, 1, ERROR_PEER));
     TRY(train_poisoned("communicator=dummy", rank, size, LAST, NAN, ERROR_DIVERGED));
 done:
     return result;
