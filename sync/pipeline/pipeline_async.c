@@ -163,24 +163,42 @@ done:
     return result;
 }
 
-/* Every rank calls it after each unit, also after a divergence, because it is collective. */
+/* A divergence is known on some ranks; after this on all. */
+static status any_diverged(struct async *a, bool *out)
+{
+    status result = OK;
+    float notes[COMMUNICATOR_NOTES] = {[NOTE_DIVERGED] = a->l->p.idle};
+    TRY(link_notes(&a->l->p.link, notes));
+    *out = notes[NOTE_DIVERGED] != 0;
+done:
+    return result;
+}
+
+/* Every rank calls it after each unit, also after a divergence, because it is collective. Then the
+ * stages have different versions, which no checkpoint may hold. */
 static status report_update(struct async *a, struct pipeline_slot *s, const struct push_row *row)
 {
     status result = OK;
     struct pipeline_loop *l = a->l;
     const uint64_t samples = a->done * l->update_samples;
+    const bool barrier = sync_metrics_has_barrier(&l->report, samples);
+    bool diverged;
 
     if (a->records)
         a->rows[a->row_count++] = *row;
     /* Ranks sleep at a barrier and MPI moves no data meanwhile: the stage before must first have
      * received the messages that it needs to arrive there. */
-    if (a->row_count == PIPELINE_ROWS || sync_metrics_has_barrier(&l->report, samples)) {
+    if (a->row_count == PIPELINE_ROWS || barrier) {
         TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward_notes_request));
         TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward));
     }
     if (a->row_count == PIPELINE_ROWS) {
         TRY(gather_rows(a));
         TRY(passes_record_all(&l->p.passes, l->o->recorder));
+    }
+    if (barrier && l->report.checkpoints) {
+        TRY(any_diverged(a, &diverged));
+        l->report.checkpoints = !diverged;
     }
     l->samples = samples;
     struct sync_metrics_state now = {
@@ -264,13 +282,12 @@ done:
     return result;
 }
 
-/* A divergence is known on some ranks; after this on all. */
 static status check_divergence(struct async *a)
 {
     status result = OK;
-    float notes[COMMUNICATOR_NOTES] = {[NOTE_DIVERGED] = a->l->p.idle};
-    TRY(link_notes(&a->l->p.link, notes));
-    if (notes[NOTE_DIVERGED] != 0) {
+    bool diverged;
+    TRY(any_diverged(a, &diverged));
+    if (diverged) {
         FAIL(
             ERROR_DIVERGED,
             "a loss or gradient, or its square, was not finite at update %llu or before: lower lr, "

@@ -38,7 +38,6 @@ struct pipeline_stage {
     float *gradient;  /* part->count + COMMUNICATOR_NOTES */
     float *output_gradient;
     optimizer *optimizer;
-    struct optimizer_layer *layers;
     pace *pace;
     const volatile sig_atomic_t *stop; /* ends a delay of the pace; may be NULL */
     bool idle; /* after a divergence: messages continue without computing, so that every rank learns

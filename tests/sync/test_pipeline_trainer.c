@@ -159,10 +159,56 @@ static status case_replicas(unsigned rank, unsigned size)
     return compare(2, "false", rank, size);
 }
 
+struct saved { /* the last checkpoint */
+    uint64_t updates;
+    unsigned count;
+};
+
+static status on_checkpoint(void *context, const struct training_state *now)
+{
+    struct saved *s = context;
+    s->count++;
+    s->updates = now->updates;
+    return OK;
+}
+
+/* The rate is so high that the loss is soon not finite. Rank 0 writes a checkpoint after each
+ * update before that. */
+static status case_diverges(unsigned rank, unsigned size)
+{
+    status result = OK;
+    options *o = NULL;
+    worker *w = NULL;
+    communicator *c = NULL;
+    struct training_outcome outcome;
+    struct saved saved = {0};
+    TRY(settings_of(&o, 3, size));
+    TRY(sync_rig_set(o, "lr", "1e6"));
+    TRY(sync_rig_set(o, "checkpoint", "x"));
+    TRY(sync_rig_set(o, "checkpoint_every", "0.0001"));
+    TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
+    TRY(communicator_open(&c, o, worker_parameter_count(w), NULL));
+    struct sync_trainer_options how = {.settings = o, .worker = w, .communicator = c};
+    if (rank == 0)
+        how.hooks = (struct training_hooks){.context = &saved, .checkpoint = on_checkpoint};
+    const status ended = pipeline_trainer_run(&how, &outcome);
+    if (ended != ERROR_DIVERGED || (rank == 0 && saved.count == 0))
+        FAIL(ERROR_OTHER, "%s, %u checkpoints", status_name(ended), saved.count);
+    if (saved.updates > outcome.updates)
+        FAIL(ERROR_OTHER, "a checkpoint after %llu updates, but the run made %llu",
+             (unsigned long long)saved.updates, (unsigned long long)outcome.updates);
+done:
+    communicator_close(&c);
+    worker_close(&w);
+    options_close(&o);
+    return result;
+}
+
 static const struct sync_case CASES[] = {
     {"stages", case_stages},
     {"recomputing", case_recomputing},
     {"replicas", case_replicas},
+    {"diverges", case_diverges},
     {NULL, NULL},
 };
 
@@ -176,10 +222,16 @@ static void a_backward_reads_the_weights_of_its_forward(void **state UNUSED)
     sync_rig_expect_ok(4, "replicas");
 }
 
+static void a_pipeline_that_diverges_keeps_its_last_checkpoint(void **state UNUSED)
+{
+    sync_rig_expect_ok(3, "diverges");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_backward_reads_the_weights_of_its_forward),
+        cmocka_unit_test(a_pipeline_that_diverges_keeps_its_last_checkpoint),
     };
     int code;
     if (sync_rig_is_rank(argc, argv, CASES, &code))
