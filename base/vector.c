@@ -54,3 +54,10 @@ void vector_multiply(size_t count, float factor, const float *a, float *out)
     for (size_t i = 0; i < count; i++)
         out[i] = factor * a[i];
 }
+
+VECTOR_CLONES
+void vector_add(size_t count, const float *restrict a, float *restrict sum)
+{
+    for (size_t i = 0; i < count; i++)
+        sum[i] += a[i];
+}

@@ -60,5 +60,7 @@ double vector_sum_of_squares(size_t count, const float *a);
 double vector_inner_product(size_t count, const float *a, const float *b);
 /* out ← factor · a; out may be a. */
 void vector_multiply(size_t count, float factor, const float *a, float *out);
+/* sum ← sum + a; they do not overlap. */
+void vector_add(size_t count, const float *a, float *sum);
 
 #endif

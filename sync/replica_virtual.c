@@ -129,12 +129,10 @@ static void separate_ranks(replica *r)
 
 static void add(size_t count, float *sum, const float *more, bool first)
 {
-    if (first) {
+    if (first)
         memcpy(sum, more, count * sizeof(float));
-        return;
-    }
-    for (size_t i = 0; i < count; i++)
-        sum[i] += more[i];
+    else
+        vector_add(count, more, sum);
 }
 
 /* job->stats.loss is then the mean over the batches. */
@@ -149,7 +147,7 @@ static status rank_gradient(struct gradient_job *job, worker *w, worker_shard *s
                                i == 0 ? job->gradient : k->next, &job->stats));
         loss += job->stats.loss / (float)k->batches;
         if (i > 0)
-            add(count, job->gradient, k->next, false);
+            vector_add(count, k->next, job->gradient);
     }
     if (k->batches > 1)
         vector_multiply(count, 1.0f / (float)k->batches, job->gradient, job->gradient);

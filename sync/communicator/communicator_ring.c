@@ -132,13 +132,6 @@ done:
 }
 
 VECTOR_CLONES
-static void add_received(float *restrict data, const float *restrict received, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        data[i] += received[i];
-}
-
-VECTOR_CLONES
 static void add_and_scale(float *restrict data, const float *restrict received, size_t count,
                           float scale)
 {
@@ -153,7 +146,7 @@ static void add_message(const struct flow *f, size_t m)
     const size_t count = (size_t)p.length;
 
     if (is_added(f, m + f->pieces))
-        add_received(p.at, received, count);
+        vector_add(count, received, p.at);
     else if (is_added(f, m))
         add_and_scale(p.at, received, count, 1.0f / (float)f->c->size);
 }

@@ -118,13 +118,6 @@ static void mean_with(float *restrict own, const float *restrict other, size_t c
         own[i] = (own[i] + other[i]) * 0.5f;
 }
 
-VECTOR_CLONES
-static void add_to(float *restrict sum, const float *restrict a, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        sum[i] += a[i];
-}
-
 static void spread_block(struct shared_slots *s, size_t from, size_t count)
 {
     for (unsigned i = 1; i < s->size; i++)
@@ -146,7 +139,7 @@ static void mean_of_block(struct shared_slots *s, size_t from, size_t count)
 static void sum_of_block(struct shared_slots *s, size_t from, size_t count)
 {
     for (unsigned i = 1; i < s->size; i++)
-        add_to(s->at[0] + from, s->at[i] + from, count);
+        vector_add(count, s->at[i] + from, s->at[0] + from);
 }
 
 void shared_slots_mean(struct shared_slots *s, size_t first, size_t count)

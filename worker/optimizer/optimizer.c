@@ -489,13 +489,6 @@ void optimizer_set_state(optimizer *p, const float *state)
         memcpy(p->state[p->current], state, optimizer_state_count(p) * sizeof *state);
 }
 
-VECTOR_CLONES
-static void add_to(float *restrict sum, const float *restrict x, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        sum[i] += x[i];
-}
-
 void reduce_mean_ordered(const float *const *gradients, size_t n, size_t count, float *out)
 {
     REQUIRE(n > 0);
@@ -506,7 +499,7 @@ void reduce_mean_ordered(const float *const *gradients, size_t n, size_t count, 
         size_t length = count - at < BLOCK ? count - at : BLOCK;
         memcpy(sum, gradients[0] + at, length * sizeof *sum);
         for (size_t k = 1; k < n; k++)
-            add_to(sum, gradients[k] + at, length);
+            vector_add(length, gradients[k] + at, sum);
         vector_multiply(length, factor, sum, out + at);
     }
 }
