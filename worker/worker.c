@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/vector.h"
 #include "worker/checkpoint.h"
 #include "worker/worker_internal.h"
 
@@ -267,15 +268,36 @@ done:
     return result;
 }
 
+static status check_finite(const worker *w, const float *initial)
+{
+    status result = OK;
+    const char *from = w->initial != NULL ? w->initial : "the program of model.command";
+    for (size_t i = 0; i < worker_slice_count(w); i++) {
+        const struct parameter_slice *slice = worker_slice(w, i);
+        if (!isfinite(vector_sum_of_squares(slice->count, initial + slice->offset))) {
+            FAIL(ERROR_DATA,
+                 "initial parameters of %s: '%s' has values that are not finite; choose parameters "
+                 "of a training that has not diverged",
+                 from, slice->name);
+        }
+    }
+done:
+    return result;
+}
+
 status worker_initial_parameters(worker *w, float *out, size_t count)
 {
+    status result = OK;
     REQUIRE(count == parameter_table_count(w->parameters));
     if (w->initial != NULL)
-        return read_initial(w, out);
-    if (w->external != NULL)
-        return external_initial(w->external, out);
-    parameter_table_initialise(w->parameters, w->seed, out);
-    return OK;
+        TRY(read_initial(w, out));
+    else if (w->external != NULL)
+        TRY(external_initial(w->external, out));
+    else
+        parameter_table_initialise(w->parameters, w->seed, out);
+    TRY(check_finite(w, out));
+done:
+    return result;
 }
 
 void worker_hold_memory(worker *w)

@@ -96,7 +96,7 @@ uint64_t worker_epoch_samples(const worker *w);
 
 /* Writes θ at version 0, identical on every worker. It is a pure function of model and seed, or the
  * content of the checkpoint that key `initial` names. ERROR_DATA: that file is damaged or lacks a
- * parameter. */
+ * parameter, or a value is not finite. */
 status worker_initial_parameters(worker *w, float *out, size_t count) MUST_CHECK;
 
 /* Writes gradient[0..count) of batch `batch` (0, 1, 2, …) at `parameters`. Both vectors may be in

@@ -288,6 +288,19 @@ static void statistics_of_batch_norm_do_not_change_what_resumes(void **state)
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
+static void initial_parameters_that_are_not_finite_are_refused(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "checkpoint=at.safetensors"), OK);
+    /* The first tensor, of the first layer, begins after the header and its length. */
+    assert_int_equal(process_shell(r,
+                                   "printf '\\0\\0\\300\\177' | dd of=at.safetensors bs=1 "
+                                   "conv=notrunc seek=$((8 + $(od -An -td8 -N8 at.safetensors)))"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "initial=at.safetensors"), ERROR_DATA);
+    process_expect_error(r, "fc.weight");
+}
+
 static void rules_without_state_in_the_checkpoint_cannot_resume(void **state)
 {
     struct process_rig *r = *state;
@@ -429,6 +442,7 @@ int main(void)
         RIG_TEST(rules_with_state_resume),
         RIG_TEST(several_servers_resume_to_the_same_bits),
         RIG_TEST(statistics_of_batch_norm_do_not_change_what_resumes),
+        RIG_TEST(initial_parameters_that_are_not_finite_are_refused),
         RIG_TEST(rules_without_state_in_the_checkpoint_cannot_resume),
         RIG_TEST(a_checkpoint_of_different_settings_is_refused),
         RIG_TEST(a_run_never_overwrites_a_checkpoint_of_different_settings),

@@ -1,4 +1,5 @@
 #include "tests/worker/gradients.h"
+#include "tests/worker/op_graphs.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -299,4 +300,30 @@ void assert_labels_are_smoothed(void)
         }
     }
     fixture_close(&f);
+}
+
+static tensor *relu_of_convolution(tape *t, tensor *x, const struct model *m)
+{
+    return linear(t, relu(t, conv2d(t, x, "conv", 8, 3, 1, 0)), "fc", m->classes);
+}
+
+static tensor *relu_of_sum(tape *t, tensor *x, const struct model *m)
+{
+    tensor *a = conv2d(t, x, "a", 8, 3, 1, 0), *b = conv2d(t, x, "b", 8, 3, 1, 0);
+    return linear(t, relu(t, add(t, a, b)), "fc", m->classes);
+}
+
+void assert_relu_keeps_nan(void)
+{
+    static forward_function *const graphs[] = {relu_of_convolution, relu_of_sum};
+    for (size_t i = 0; i < COUNT_OF(graphs); ++i) {
+        const struct model_kind kind = {.about = {.name = "test"}, .forward = graphs[i]};
+        const struct model m = {.kind = &kind, .classes = 4};
+        struct fixture f;
+        fixture_open(&f, &m, (struct shape){3, 6, 6}, 16, 3);
+        assert_true(isfinite(fixture_step(&f, f.parameters, f.gradient)));
+        f.pixels[0] = NAN;
+        assert_true(isnan(fixture_step(&f, f.parameters, f.gradient)));
+        fixture_close(&f);
+    }
 }

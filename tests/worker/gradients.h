@@ -72,5 +72,8 @@ struct worker_batch {
 struct gradient_reference gradient_of_worker(struct worker_batch *b, const float *parameters);
 /* Asserts on that backend that loss and gradient with smoothed labels equal PyTorch's. */
 void assert_labels_are_smoothed(void);
+/* Asserts on that backend that a NaN before a ReLU makes the loss NaN. Libraries compute other
+ * ReLUs: that of a convolution on several threads, and that of a linear layer on a GPU. */
+void assert_relu_keeps_nan(void);
 
 #endif

@@ -464,6 +464,13 @@ static void smoothed_labels_give_the_loss_and_gradient_of_pytorch(void **state)
     assert_labels_are_smoothed();
 }
 
+static void relu_keeps_nan(void **state)
+{
+    (void)state;
+    fixture_device = "cpu";
+    assert_relu_keeps_nan();
+}
+
 /* ---- tests of the comparisons above ---- */
 
 enum { UNITS = 4, KINK_PARAMETERS = 3 * UNITS };
@@ -513,6 +520,7 @@ int main(void)
         cmocka_unit_test(max_pool_matches_finite_differences),
         cmocka_unit_test(avg_pool_matches_finite_differences),
         cmocka_unit_test(relu_matches_finite_differences),
+        cmocka_unit_test(relu_keeps_nan),
         cmocka_unit_test(tanh_matches_finite_differences),
         cmocka_unit_test(narrow_convolutions_match_finite_differences),
         cmocka_unit_test(gelu_matches_finite_differences),

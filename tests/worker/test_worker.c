@@ -444,6 +444,20 @@ static void a_device_crops_samples_as_the_host_does(void **state)
     }
 }
 
+/* fc1 then adds infinities of both signs. */
+static void a_loss_shows_that_activations_overflow(void **state)
+{
+    (void)state;
+    struct worker_rig r;
+    struct step_stats stats;
+    rig_open(&r, "model.activation=relu dataset.samples=300", 0, 1);
+    for (size_t i = 0; i < r.count; ++i)
+        r.parameters[i] *= 1e20f;
+    check(worker_gradient(r.worker, r.parameters, 0, r.gradient, &stats));
+    assert_false(isfinite(stats.loss));
+    rig_close(&r);
+}
+
 struct worker_taker {
     const struct worker_rig *r;
     float *taken;
@@ -564,6 +578,7 @@ int main(void)
         cmocka_unit_test(augmentation_changes_gradients_and_not_evaluation),
         cmocka_unit_test(a_worker_computes_the_gradient_of_any_shard),
         cmocka_unit_test(a_device_crops_samples_as_the_host_does),
+        cmocka_unit_test(a_loss_shows_that_activations_overflow),
         cmocka_unit_test(gradients_are_final_layer_by_layer),
         cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(slices_cover_the_vector_without_gaps),

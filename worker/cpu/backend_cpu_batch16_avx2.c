@@ -25,9 +25,9 @@ typedef __m256 mask;
 #define ALL(a)                _mm256_set1_ps(a)
 #define ADD(a, b)             _mm256_add_ps(a, b)
 #define MULTIPLY_ADD(a, b, c) _mm256_fmadd_ps(a, b, c)
-#define LARGER(a, b)          _mm256_max_ps(a, b)
 #define ABOVE(a, b)           _mm256_cmp_ps(a, b, _CMP_GT_OQ)
 #define SELECT(m, a, b)       _mm256_blendv_ps(b, a, m)
+#define RECTIFIED(a)          _mm256_and_ps(a, _mm256_cmp_ps(a, ALL(0), _CMP_NLE_UQ))
 #define ALL_INTEGERS(a)       _mm256_set1_epi32(a)
 #define EQUAL(a, b)           _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b))
 #define SELECT_INTEGERS(m, a, b)                                                                   \

@@ -56,7 +56,7 @@ UNROLLED void forward_tile(const struct batch16_convolution *s, uint32_t k, uint
     }
     for (uint32_t o = 0; o < channels; ++o) {
         for (uint32_t x = 0; x < places; ++x) {
-            vector y = relu ? LARGER(sum[o][x], ALL(0)) : sum[o][x];
+            vector y = relu ? RECTIFIED(sum[o][x]) : sum[o][x];
             STORE(out + o * out_plane + x * LANES, y);
         }
     }

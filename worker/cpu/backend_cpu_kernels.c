@@ -43,23 +43,26 @@ void cpu_add_into_bf16(uint16_t *restrict to, const uint16_t *restrict from, siz
         add_by_integers(to, from, count);
 }
 
+/* NaN stays NaN, so that the loss shows it. */
+VECTOR_INLINE float rectified(float v)
+{
+    return v <= 0 ? 0 : v;
+}
+
 VECTOR_CLONES void cpu_bias_activate(float *restrict y, const float *restrict bias, size_t rows,
                                      size_t columns, enum activation a)
 {
     for (size_t r = 0; r < rows; ++r) {
         float *restrict row = y + r * columns;
-        if (bias == NULL) {
+        if (bias == NULL)
             for (size_t i = 0; a == ACTIVATION_RELU && i < columns; ++i)
-                row[i] = row[i] > 0 ? row[i] : 0;
-        } else if (a == ACTIVATION_RELU) {
-            for (size_t i = 0; i < columns; ++i) {
-                float v = row[i] + bias[i];
-                row[i] = v > 0 ? v : 0;
-            }
-        } else {
+                row[i] = rectified(row[i]);
+        else if (a == ACTIVATION_RELU)
+            for (size_t i = 0; i < columns; ++i)
+                row[i] = rectified(row[i] + bias[i]);
+        else
             for (size_t i = 0; i < columns; ++i)
                 row[i] += bias[i];
-        }
     }
 }
 
@@ -95,15 +98,12 @@ VECTOR_CLONES void cpu_column_sums(const float *restrict g, size_t rows, size_t 
 VECTOR_CLONES void cpu_add_two(float *restrict out, const float *restrict a,
                                const float *restrict b, size_t count, enum activation act)
 {
-    if (act == ACTIVATION_RELU) {
-        for (size_t i = 0; i < count; ++i) {
-            float v = a[i] + b[i];
-            out[i] = v > 0 ? v : 0;
-        }
-    } else {
+    if (act == ACTIVATION_RELU)
+        for (size_t i = 0; i < count; ++i)
+            out[i] = rectified(a[i] + b[i]);
+    else
         for (size_t i = 0; i < count; ++i)
             out[i] = a[i] + b[i];
-    }
 }
 
 /* ---- cross-entropy ---- */

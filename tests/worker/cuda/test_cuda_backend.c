@@ -470,10 +470,18 @@ static void smoothed_labels_give_the_loss_and_gradient_of_pytorch(void **state)
     assert_labels_are_smoothed();
 }
 
+static void relu_keeps_nan(void **state)
+{
+    (void)state;
+    fixture_device = "cuda";
+    assert_relu_keeps_nan();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(smoothed_labels_give_the_loss_and_gradient_of_pytorch),
+        cmocka_unit_test(relu_keeps_nan),
         cmocka_unit_test(every_operation_equals_that_of_the_cpu),
         cmocka_unit_test(every_model_equals_that_of_the_cpu),
         cmocka_unit_test(every_operation_and_model_is_near_in_tf32_and_bf16),

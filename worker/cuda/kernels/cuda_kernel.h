@@ -10,7 +10,7 @@
  *   {
  *       size_t i = (size_t)BLOCK_X * THREADS + THREAD;
  *       if (i < c.count)
- *           c.y[i] = c.x[i] > 0 ? c.x[i] : 0;
+ *           c.y[i] = c.x[i] <= 0 ? 0 : c.x[i];
  *   }
  *
  *   BLOCK_X BLOCK_Y BLOCK_Z, BLOCKS_X …   number of this block; number of blocks

@@ -82,7 +82,7 @@ CUDA_FUNCTION void gated_to(float *to, const float *gate, cuda_four v, uint32_t 
 CUDA_FUNCTION float activate_fused(float x, uint32_t activation)
 {
     if (activation == CUDA_ACTIVATION_RELU)
-        return x > 0 ? x : 0;
+        return x <= 0 ? 0 : x; /* NaN stays NaN */
     return activation == CUDA_ACTIVATION_TANH ? tanhf(x) : x;
 }
 
