@@ -36,12 +36,13 @@ class _Sums:
 
 
 def estimate(module, samples, batch):
-    """Sets running_mean and running_var of all batch norm layers; leaves the module in eval mode.
+    """Sets running_mean and running_var of the batch norm layers that module.train() sets to training; leaves the module in eval mode.
 
     samples      how many training samples there are
     batch(at)    -> the inputs of these training samples, as a tensor
     """
-    norms = [m for m in module.modules() if isinstance(m, _BATCH_NORM) and m.track_running_stats]
+    module.train()
+    norms = [m for m in module.modules() if isinstance(m, _BATCH_NORM) and m.track_running_stats and m.training]
     module.eval()  # dropout must not change the statistics
     if not norms:
         return
@@ -55,6 +56,14 @@ def estimate(module, samples, batch):
     finally:
         for each in sums:
             each.settle()
+
+
+def check(module):
+    """ValueError: a layer has running statistics that estimate() cannot set."""
+    for name, each in module.named_modules():
+        if isinstance(each, torch.nn.modules.batchnorm._NormBase) and not isinstance(each, _BATCH_NORM) and each.track_running_stats:
+            raise ValueError(f"layer '{name}' ({type(each).__name__}) has running statistics, which evaluations would use untrained: "
+                             "build it with track_running_stats=False")
 
 
 def estimate_from(module, inputs):

@@ -34,6 +34,12 @@ import numpy
 PROTOCOL = 2
 
 
+def _truth(text):
+    if text not in ("true", "yes", "1", "false", "no", "0"):
+        raise ValueError("use true or false")
+    return text in ("true", "yes", "1")
+
+
 class Request:
     """What gradlag says when it opens the model: seed, workers, batch, threads and the keys model.NAME."""
 
@@ -51,12 +57,10 @@ class Request:
         text = self._options.get(name)
         if text is None:
             return default
-        if isinstance(default, bool):
-            return text in ("true", "yes", "1")
         try:
-            return type(default)(text)
-        except ValueError:
-            raise ValueError(f"model.{name}={text} is not of type {type(default).__name__}") from None
+            return _truth(text) if isinstance(default, bool) else type(default)(text)
+        except ValueError as error:
+            raise ValueError(f"model.{name}={text} is not of type {type(default).__name__}: {error}") from None
 
     def check_all_read(self):
         unknown = sorted(set(self._options) - self._read)

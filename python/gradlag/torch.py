@@ -19,7 +19,7 @@ from . import batch_norm, peer
 # Parameters are read-only memory (docs/external-models.md).
 warnings.filterwarnings("ignore", "The given NumPy array is not writ")
 
-SPLITS = {"train", "validation", "test"}
+SPLITS = ("train", "validation", "test")
 
 
 def _name(value):
@@ -28,7 +28,7 @@ def _name(value):
 
 def _checked(data):
     """The user's datasets; mistakes are errors that name them."""
-    if not isinstance(data, dict) or "train" not in data or data.keys() - SPLITS:
+    if not isinstance(data, dict) or "train" not in data or data.keys() - set(SPLITS):
         raise TypeError(f"data(request) must return a dict with 'train' and, if there are, 'validation' and 'test', "
                         f"not {sorted(data) if isinstance(data, dict) else _name(data)}")
     for split, dataset in data.items():
@@ -58,16 +58,24 @@ class _Model:
         self.copy = self.device.type != "cpu"
         self.page_locked = set()
         self.trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        self._check()
         self.not_hidden = self._not_hidden(head)
-        self.start = {n: p.detach().cpu().numpy().astype(numpy.float32) for n, p in self.trained.items()}
+        self.start = {n: p.detach().cpu().float().numpy() for n, p in self.trained.items()}
         self.samples = {split: len(dataset) for split, dataset in self.data.items()}
         self.classes = classes
+        self.seed = request.seed
         if classes is None:
             inputs, targets = self._batch("train", [0])
             with torch.no_grad():
                 output = self.module.eval()(inputs)
             self.classes = 0 if targets.is_floating_point() or output.dim() < 2 else output.shape[1]
-        self.seed = request.seed
+
+    def _check(self):
+        batch_norm.check(self.module)
+        for name, parameter in self.trained.items():
+            if not self.copy and parameter.dtype != torch.float32:
+                raise TypeError(f"parameter '{name}' is {parameter.dtype}; on the CPU it must be float32, gradlag's own type: "
+                                "call module.float(), and convert in forward() where you compute in another type")
 
     def _not_hidden(self, head):
         """The trained parameters of embeddings and of the head, which optimizer=muon does not update as hidden matrices."""
@@ -142,12 +150,18 @@ class _Model:
         self._store()
         return loss.item(), correct, None
 
+    def _seed(self, *purpose):
+        """Evaluations do not depend on what was computed before."""
+        torch.manual_seed(int(numpy.random.SeedSequence([self.seed, *purpose]).generate_state(1, numpy.uint64)[0]))
+
     def prepare(self, parameters):
         """Re-estimates batch norm's statistics on fixed training batches, as gradlag's own models do."""
+        self._seed()
         self._load()
         batch_norm.estimate(self.module, self.samples["train"], lambda at: self._batch("train", at)[0])
 
     def evaluate(self, parameters, split, samples):
+        self._seed(SPLITS.index(split), int(samples[0]))
         self.module.eval()
         with torch.no_grad():
             loss, correct, predictions = self._compute(split, samples)

@@ -169,6 +169,16 @@ class OwnModels(InFolder):
     def test_a_loss_that_is_not_finite_is_divergence(self):
         self.expect(6, "loss", "return float('nan'), 0, {'w': parameters['w']}")
 
+    def test_an_option_that_is_neither_true_nor_false_is_an_error(self):
+        source = (EXAMPLES / "softmax_numpy.py").read_text()
+        pathlib.Path("own.py").write_text(source.replace("serve(Softmax)", "serve(lambda r: (r.option('flag', False), Softmax(r))[1])"))
+        settings = {"model": "external", "model__command": command("own.py"), "updates": 1, **VIRTUAL}
+        self.assertEqual(gradlag.run(model__flag="yes", **settings)["status"], "finished")
+        with self.assertRaises(gradlag.Error) as caught:
+            gradlag.run(model__flag="on", **settings)
+        self.assertEqual(caught.exception.code, 3)
+        self.assertIn("model.flag", str(caught.exception))
+
     def test_an_unknown_key_is_an_error(self):
         with self.assertRaises(gradlag.Error) as caught:
             self.train("softmax_numpy.py", model__featurs=3)
@@ -192,6 +202,34 @@ class TorchAccuracy(InFolder):
 
 
 @needs("torch")
+class TorchEvaluation(InFolder):
+    FROZEN = ("    def train(self, mode=True):\n        super().train(mode)\n        self[1].running_mean.fill_(0.5)\n        self[1].eval()\n"
+              "        return self\n")
+    SAMPLES = "TensorDataset(torch.randn(90, 4, generator=torch.Generator().manual_seed(1)), torch.arange(90) % 3)"
+    NOISY = ("class Noisy(torch.utils.data.Dataset):\n    def __len__(self): return 90\n"
+             "    def __getitem__(self, i): return torch.randn(4) + i % 3, i % 3\n")
+
+    def rows(self, train, samples, more=""):
+        """One worker in each mode, with evaluations between its updates."""
+        pathlib.Path("own.py").write_text(f"import torch\nfrom torch.utils.data import TensorDataset\nimport gradlag.torch\n{more}"
+                                          "class Net(torch.nn.Sequential):\n    def __init__(self):\n"
+                                          "        super().__init__(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))\n"
+                                          f"{train}data = {samples}\n"
+                                          "gradlag.torch.serve(lambda request: Net(), lambda request: {'train': data, 'test': data})\n")
+        settings = {"model": "external", "model__command": command("own.py"), "updates": 20, "batch": 9, "evaluate_every": 0.3, "workers": 1}
+        return [gradlag.run(**settings, **mode) for mode in ({"mode": "async"}, {"mode": "sync"}, VIRTUAL)]
+
+    def test_frozen_batch_norm_keeps_its_statistics(self):
+        rows = self.rows(self.FROZEN, self.SAMPLES)
+        self.assertEqual(len({row["parameters_sha256"] for row in rows}), 1)
+
+    def test_random_numbers_depend_on_nothing_but_the_samples(self):
+        for training in ("", "    def forward(self, x): return super().forward(x + torch.randn_like(x))\n"):
+            rows = self.rows(training, self.SAMPLES if training else "Noisy()", self.NOISY)
+            self.assertEqual(len({(row["parameters_sha256"], row["final_loss"]) for row in rows}), 1)
+
+
+@needs("torch")
 class TorchMistakes(InFolder):
     def check(self, named, data, model="torch.nn.Linear(3, 2)", code=3):
         pathlib.Path("own.py").write_text("import torch\nimport gradlag.torch\n"
@@ -209,6 +247,8 @@ class TorchMistakes(InFolder):
         self.check("DataLoader", "{'train': torch.utils.data.DataLoader(pairs)}")
         self.check("(input, target)", "{'train': list(range(9))}")
         self.check("ReLU", "{'train': pairs}", "torch.nn.ReLU()")
+        self.check("'1'", "{'train': pairs}", "torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.InstanceNorm1d(2, track_running_stats=True))")
+        self.check("bfloat16", "{'train': pairs}", "torch.nn.Linear(3, 2).bfloat16()")
         writes = "torch.nn.Embedding(9, 2, max_norm=0.1)"
         self.check("signal 11", "{'train': torch.utils.data.TensorDataset(torch.arange(9), torch.arange(9) % 2)}", writes, code=4)
 
