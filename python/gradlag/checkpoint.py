@@ -1,5 +1,6 @@
 """Reads checkpoints (checkpoint=FILE.safetensors): as NumPy arrays, or into a PyTorch module."""
 import json
+import math
 import os
 import re
 import struct
@@ -50,6 +51,12 @@ def settings(path):
     return json.loads(metadata["config"])
 
 
+def stored(shape):
+    """The one to four sizes of a tensor of this shape in gradlag: the sizes from the fourth on are multiplied."""
+    shape = tuple(shape) or (1,)
+    return shape if len(shape) <= 4 else (*shape[:3], math.prod(shape[3:]))
+
+
 def _fill(module, path, tensors):
     """Copies what the file and the module share; returns the names of statistics that the file lacks."""
     import torch
@@ -61,7 +68,7 @@ def _fill(module, path, tensors):
         raise ValueError(f"{path} is of another model: the module has no tensor '{unknown[0]}'" if unknown else
                          f"{path} is of another model: it has no tensor '{missing[0]}'")
     for name, tensor in tensors.items():
-        if tensor.shape != (tuple(own[name].shape) or (1,)):
+        if tensor.shape != stored(own[name].shape):
             raise ValueError(f"{path} is of another model, or of other data: tensor '{name}' has shape {tensor.shape}, "
                              f"in the module {tuple(own[name].shape)}")
         own[name] = torch.from_numpy(tensor.copy()).reshape(own[name].shape)

@@ -31,6 +31,8 @@ import traceback
 
 import numpy
 
+from .checkpoint import stored
+
 PROTOCOL = 2
 
 
@@ -115,7 +117,7 @@ class _Peer:
         count = sum(map(math.prod, self.shapes.values()))
         self.gradients = _Vector(mmap.mmap(-1, count * 4), 0, self.shapes)  # until gradlag names a place
         self.vector = functools.lru_cache(64)(lambda region, offset: _Vector(self.regions[region], offset, self.shapes))
-        return {"parameters": [{"name": name, "shape": list(shape), "hidden": name not in not_hidden} for name, shape in self.shapes.items()],
+        return {"parameters": [{"name": name, "shape": stored(shape), "hidden": name not in not_hidden} for name, shape in self.shapes.items()],
                 "samples": dict(self.model.samples), "classes": int(self.model.classes),
                 "copy": bool(getattr(self.model, "copy", False)), **describe()}
 

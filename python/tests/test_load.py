@@ -193,17 +193,28 @@ class LoadedNetworks(InFolder):
             gradlag.load("at.safetensors")
         self.assertIn("fc2.bias", str(caught.exception))
 
+    def imported(self, name):
+        spec = importlib.util.spec_from_file_location(name, f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
     def test_an_external_model(self):
         pathlib.Path("own.py").write_text(OWN)
         row = self.trained("external", model__command=f"{shlex.quote(sys.executable)} own.py", updates=20)
-        spec = importlib.util.spec_from_file_location("own", "own.py")
-        own = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(own)
+        own = self.imported("own")
         with self.assertRaises(ValueError):
             gradlag.load("at.safetensors")
         with self.assertRaises(ValueError):
             gradlag.load(own.Net(), "at.safetensors")
         self.check(gradlag.load(own.Net(), "at.safetensors", data=own.samples(300).tensors[0]), row, *own.samples(90).tensors)
+
+    def test_an_external_model_with_five_dimensions(self):
+        source = OWN.replace("torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)", "torch.nn.Unflatten(1, (1, 1, 2, 2)), torch.nn.Conv3d(1, 2, (1, 1, 2)), torch.nn.Flatten()")
+        pathlib.Path("deep.py").write_text(source.replace("torch.nn.Linear(8, 3)", "torch.nn.Linear(4, 3)"))
+        row = self.trained("external", model__command=f"{shlex.quote(sys.executable)} deep.py", updates=20)
+        deep = self.imported("deep")
+        self.check(gradlag.load(deep.Net(), "at.safetensors"), row, *deep.samples(90).tensors)
 
     def test_cifar10(self):
         rng = numpy.random.default_rng(1)
