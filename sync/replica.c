@@ -33,6 +33,17 @@ done:
     return result;
 }
 
+status replica_may_be_on_gpu(bool *out, const options *o, const worker *w)
+{
+    status result = OK;
+    struct optimizer_rule rule;
+    TRY(optimizer_rule_of(o, &rule));
+    *out = worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY &&
+           !local_sgd_or_growing(o) && options_integer(o, "delay") == 0;
+done:
+    return result;
+}
+
 /* If the exchange is in host memory, so is the replica: one vector per step crosses to the GPU and
  * one back, in either place. */
 static status choose(const struct replica_kind **out, const options *o, const worker *w,
@@ -40,22 +51,21 @@ static status choose(const struct replica_kind **out, const options *o, const wo
 {
     status result = OK;
     struct optimizer_rule rule;
+    bool may_be_on_gpu;
     TRY(optimizer_rule_of(o, &rule));
+    TRY(replica_may_be_on_gpu(&may_be_on_gpu, o, w));
     const struct compression_kind *codes;
     if (c->kind->on_device) /* it cannot send codes */
         TRY(compression_chosen(&codes, o, c));
     const bool late = options_integer(o, "delay") > 0;
-    bool exchanged_on_gpu = (c->size == 1 && !late) || c->kind->on_device;
     if (c->kind->on_device && late) {
         FAIL(ERROR_USAGE,
              "delay=%s does not work with communicator=%s, whose gradients stay on the GPU; use "
              "communicator=mpi",
              options_value(o, "delay"), c->kind->about.name);
     }
-    bool on_gpu =
-        worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY && !local_sgd_or_growing(o);
     const char *key = optimizer_rule_key(&rule);
-    if (c->kind->on_device && !on_gpu) {
+    if (c->kind->on_device && !may_be_on_gpu) {
         FAIL(ERROR_USAGE,
              "communicator=%s keeps gradients on the GPU, but the update with %s=%s%s runs in host "
              "memory; use communicator=auto",
@@ -65,7 +75,8 @@ static status choose(const struct replica_kind **out, const options *o, const wo
     const bool shares = communicator_shares(c) && worker_place(w) == NULL && !late &&
                         !local_sgd_or_growing(o) && !rule.by_layer && rule.clip_norm == 0 &&
                         strcmp(options_text(o, "overlap"), "yes") != 0;
-    *out = exchanged_on_gpu && on_gpu ? &replica_device : shares ? &replica_shared : &replica_host;
+    const bool on_gpu = may_be_on_gpu && (c->size == 1 || c->kind->on_device);
+    *out = on_gpu ? &replica_device : shares ? &replica_shared : &replica_host;
 done:
     return result;
 }

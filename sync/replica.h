@@ -116,6 +116,10 @@ struct replica {
  * parameters. `w` and `c` are borrowed. Reads keys optimizer, momentum, weight_decay, overlap,
  * delay, delay_correction. ERROR_USAGE: settings that exclude each other. */
 status replica_open(replica **out, const options *o, worker *w, communicator *c) MUST_CHECK;
+/* Whether the worker has a GPU and the settings allow a replica on it: updates and gradients then
+ * need no host memory. If not, an exchange on the GPU (nccl) is refused. ERROR_USAGE: no such
+ * optimizer. */
+status replica_may_be_on_gpu(bool *out, const options *o, const worker *w) MUST_CHECK;
 /* Opens a given kind. */
 status replica_open_kind(replica **out, const struct replica_kind *kind, const options *o,
                          worker *w, communicator *c) MUST_CHECK;

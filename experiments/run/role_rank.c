@@ -9,6 +9,7 @@
 #include "experiments/run/run_checkpoint.h"
 #include "sync/communicator/host_networks.h"
 #include "sync/pipeline/pipeline.h"
+#include "sync/replica.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -82,6 +83,19 @@ done:
     return result;
 }
 
+/* communicator=auto knows no optimizer: it may choose an exchange on the GPU only if the replica
+ * may be there. */
+static status open_communicator(communicator **c, const options *o, const worker *w, size_t count)
+{
+    status result = OK;
+    bool may_be_on_gpu;
+    TRY(replica_may_be_on_gpu(&may_be_on_gpu, o, w));
+    const bool automatic = strcmp(options_text(o, "communicator"), "auto") == 0;
+    TRY(communicator_open(c, o, count, automatic && !may_be_on_gpu ? NULL : worker_place(w)));
+done:
+    return result;
+}
+
 static status train(struct role_process *p, unsigned size, communicator **c,
                     struct training_outcome *out)
 {
@@ -113,8 +127,7 @@ static status train(struct role_process *p, unsigned size, communicator **c,
         if (!options_flag(o, "restarted"))
             TRY(resume_record(p, resume, &from.state));
     }
-    TRY(communicator_open(c, o, pipeline ? 0 : worker_parameter_count(p->worker),
-                          worker_place(p->worker)));
+    TRY(open_communicator(c, o, p->worker, pipeline ? 0 : worker_parameter_count(p->worker)));
     p->communicator = communicator_name(*c);
     communicator_add_network(*c, &p->network);
     struct sync_trainer_options trainer = {

@@ -1,6 +1,7 @@
 /*
  * communicator_auto.c — chooses the fastest kind that works: mpi for compressed gradients; nccl if
- * every rank has its own GPU and NCCL is installed; else shared on one host, mpi over several.
+ * every rank has its own GPU and NCCL is installed; else shared on one host, mpi over several. If
+ * updates run in host memory, the caller gives no GPU (replica_may_be_on_gpu).
  */
 #include "sync/communicator/communicator_nccl.h"
 #include "sync/communicator/ranks.h"
@@ -25,7 +26,8 @@ done:
 
 const struct communicator_kind communicator_auto = {
     .about = {.name = "auto",
-              .description = "nccl where each rank has its own GPU; else shared on one host, mpi "
-                             "over several, and with compression"},
+              .description =
+                  "nccl if each rank has its own GPU and updates there; else shared on one "
+                  "host, mpi over several, and with compression"},
     .choose = auto_choose,
 };

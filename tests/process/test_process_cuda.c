@@ -116,6 +116,20 @@ static void exhausted_gpu_memory_fails_the_run(void **state)
     process_expect_nothing_left(r);
 }
 
+/* Each rank has its own GPU, but its updates are in host memory. */
+static void communicator_auto_is_on_the_host_if_the_updates_are(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const settings[] = {"optimizer=adamw", "clip_norm=1", "local_steps=2", "delay=1"};
+    for (size_t i = 0; i < COUNT_OF(settings); i++)
+        assert_int_equal(RIG_RUN(r, "run", SMALL, "mode=sync", "workers=2", settings[i]), OK);
+    process_expect_answer(r,
+                          "SELECT count(*) FROM run WHERE status = 'finished' AND "
+                          "host ->> '$.communicator' = 'shared'",
+                          "4");
+    process_expect_nothing_left(r);
+}
+
 /* The kernel `gather` runs only during training, not when a worker is opened. */
 static void a_gpu_fault_fails_the_run_in_both_modes(void **state)
 {
@@ -228,6 +242,7 @@ int main(void)
         TEST(device_index_does_not_change_the_configuration_hash),
         TEST(a_missing_gpu_is_a_usage_error),
         TEST(exhausted_gpu_memory_fails_the_run),
+        TEST(communicator_auto_is_on_the_host_if_the_updates_are),
         TEST(a_gpu_fault_fails_the_run_in_both_modes),
         TEST(parallel_runs_get_different_gpus),
         TEST(oversubscribed_runs_get_different_gpus),
