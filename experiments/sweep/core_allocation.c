@@ -69,10 +69,15 @@ done:
     return result;
 }
 
+static bool is_virtual(const options *o)
+{
+    return strcmp(options_text(o, "engine"), "virtual") == 0;
+}
+
 static unsigned cores_wanted(const struct core_allocation *p, const options *o)
 {
     int64_t wanted = options_integer(o, "workers") * options_integer(o, "threads");
-    if (strcmp(options_text(o, "engine"), "virtual") == 0) {
+    if (is_virtual(o)) {
         wanted = options_integer(o, "virtual.threads");
         wanted = wanted > 0 ? wanted : p->core_count / p->jobs;
     }
@@ -81,12 +86,12 @@ static unsigned cores_wanted(const struct core_allocation *p, const options *o)
 
 static unsigned gpus_wanted(struct core_allocation *p, const options *o)
 {
-    int64_t workers = options_integer(o, "workers");
+    int64_t wanted = is_virtual(o) ? 1 : options_integer(o, "workers");
     if (strcmp(options_text(o, "device"), "cuda") != 0)
         return 0;
     if (!p->gpus_known)
         find_gpus(p, o);
-    return workers < p->gpu_count ? (unsigned)workers : p->gpu_count;
+    return wanted < p->gpu_count ? (unsigned)wanted : p->gpu_count;
 }
 
 static unsigned free_gpus(const struct core_allocation *p)

@@ -4,8 +4,9 @@
  *
  * Cores are those that this process may use; GPUs those that it sees (CUDA_VISIBLE_DEVICES). A run
  * gets workers × threads cores with engine=real, and virtual.threads cores with engine=virtual (0:
- * an equal share). With device=cuda it gets a GPU for each worker. It never gets more than the
- * machine has: a run of 16 workers on 2 cores gets both, and no other run executes meanwhile.
+ * an equal share). With device=cuda it gets a GPU for each worker, with engine=virtual one GPU. It
+ * never gets more than the machine has: a run of 16 workers on 2 cores gets both, and no other run
+ * executes meanwhile.
  */
 #ifndef GRADLAG_EXPERIMENTS_SWEEP_CORE_ALLOCATION_H
 #define GRADLAG_EXPERIMENTS_SWEEP_CORE_ALLOCATION_H

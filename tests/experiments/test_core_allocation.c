@@ -117,6 +117,23 @@ static void each_worker_gets_a_gpu_of_the_environment(void **state)
     options_close(&one);
 }
 
+static void a_virtual_cluster_gets_one_gpu(void **state)
+{
+    (void)state;
+#ifndef GRADLAG_CUDA
+    skip();
+#endif
+    struct core_allocation p;
+    struct core_share a, b;
+    set_visible_gpus("0,1,2");
+    options *o = COMPOSE("device=cuda", "engine=virtual", "pace=constant", "workers=64");
+    open_machine(&p, 8, 4);
+    assert_true(core_allocation_take(&p, o, &a) && core_allocation_take(&p, o, &b));
+    set_visible_gpus(NULL);
+    assert_true(a.gpu_count == 1 && b.gpu_count == 1);
+    options_close(&o);
+}
+
 static void runs_that_share_cores_are_spread_over_the_gpus(void **state)
 {
     (void)state;
@@ -166,6 +183,7 @@ int main(void)
         cmocka_unit_test(a_run_gets_a_core_for_each_thread_and_no_core_is_shared),
         cmocka_unit_test(a_virtual_cluster_gets_its_share_or_its_virtual_threads),
         cmocka_unit_test(each_worker_gets_a_gpu_of_the_environment),
+        cmocka_unit_test(a_virtual_cluster_gets_one_gpu),
         cmocka_unit_test(runs_that_share_cores_are_spread_over_the_gpus),
         cmocka_unit_test(a_single_run_gets_the_whole_machine),
     };
