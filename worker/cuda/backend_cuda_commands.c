@@ -300,6 +300,10 @@ static status capture(struct cuda *c, struct command_plan *p)
     TRY(c->kind->capture_begin(c->device));
     result = run_list(c, &p->list);
     ended = c->kind->capture_end(c->device, &p->graph);
+    if (result != OK && p->graph != NULL) { /* it lacks the commands from the failed one on */
+        c->kind->graph_close(c->device, p->graph);
+        p->graph = NULL;
+    }
     result = result == OK ? ended : result;
 done:
     return result;

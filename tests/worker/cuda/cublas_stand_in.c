@@ -422,6 +422,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t descripti
     stand_in_on_device(workspace, workspace_bytes, stand_in_device_of(s));
     if (is_refused(&p.description, true))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (stand_in.set.fails_captured && stand_in_capturing(s))
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     stand_in.seen.products++;
     stand_in.seen.fused += p.description.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
     struct product *own = stand_in_new(sizeof *own);

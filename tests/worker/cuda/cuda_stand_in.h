@@ -46,6 +46,7 @@ struct stand_in_settings {
     size_t memory_bytes;  /* of each device */
     bool refuses_pinning; /* cudaHostRegister: cudaErrorNotSupported */
     bool refuses_graphs;  /* cudaGraphInstantiate: cudaErrorNotSupported */
+    bool fails_captured;  /* cublasLtMatmul while its stream captures: EXECUTION_FAILED */
     int refused_epilogue; /* a cublasLtEpilogue_t that has no algorithm; 0: none */
     bool refuses_late;    /* it has an algorithm, but cublasLtMatmul refuses it */
     const char *

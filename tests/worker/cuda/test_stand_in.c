@@ -133,6 +133,16 @@ static void steps_without_graphs_are_the_same(void **state)
     assert_int_equal(stand_in.seen.graph_launches, 0);
 }
 
+/* The capture ends well, but lacks the commands after the product. */
+static void steps_are_the_same_after_a_capture_without_all_commands(void **state)
+{
+    (void)state;
+    stand_in.set.fails_captured = true;
+    expect_the_steps_of_the_cpu("lenet", 5, 4, &plain);
+    assert_int_equal(stand_in.seen.captures, 1);
+    assert_int_equal(stand_in.seen.graph_launches, 0);
+}
+
 static void a_gradient_is_copied_in_buckets_during_backward(void **state)
 {
     (void)state;
@@ -509,6 +519,7 @@ int main(void)
         TEST(direct_captured_and_replayed_steps_equal_those_of_the_cpu),
         TEST(steps_are_the_same_if_the_host_spins),
         TEST(steps_without_graphs_are_the_same),
+        TEST(steps_are_the_same_after_a_capture_without_all_commands),
         TEST(a_gradient_is_copied_in_buckets_during_backward),
         TEST(a_kernel_computes_each_refused_epilogue),
         TEST(gradients_are_the_same_where_pinning_is_refused),
