@@ -39,7 +39,7 @@ const struct option bench_step_keys[] = {
     {"bounds", OPTION_FLAG, "true", 0, 0, NULL, NULL,
      "on the CPU also measure the bounds, in the same precision"},
     {"clock", OPTION_NAME, "wall", 0, 0, "wall|cpu", NULL,
-     "cpu: count only the time this thread ran, on a machine that others use too"},
+     "cpu: count only the time this thread ran, on a machine that others use too; device=cpu only"},
     {"repeats", OPTION_INTEGER, "9", 1, BENCH_REPEATS, NULL, NULL,
      "number of measurements of each case"},
     {0},
@@ -67,10 +67,31 @@ static bool reads_tokens(const char *model)
     return kind != NULL && ((const struct model_kind *)kind)->reads_tokens;
 }
 
+static bool is_on_cpu(const struct bench *b)
+{
+    return strcmp(options_text(b->settings, "device"), "cpu") == 0;
+}
+
 static bool has_bounds(const struct bench *b)
 {
-    return options_flag(b->settings, "bounds") &&
-           strcmp(options_text(b->settings, "device"), "cpu") == 0;
+    return options_flag(b->settings, "bounds") && is_on_cpu(b);
+}
+
+static bool counts_wall_time(const struct bench *b)
+{
+    return strcmp(options_text(b->settings, "clock"), "wall") == 0;
+}
+
+/* While the GPU computes, the host's thread sleeps. */
+static status check_clock(const struct bench *b)
+{
+    status result = OK;
+    if (!counts_wall_time(b) && !is_on_cpu(b))
+        FAIL(ERROR_USAGE,
+             "clock=cpu does not count the time of the GPU; with device=%s use clock=wall",
+             options_text(b->settings, "device"));
+done:
+    return result;
 }
 
 static status open_settings(struct bench_step_subject *s, const struct bench *b, const char *model,
@@ -214,8 +235,7 @@ static status run_once(struct bench_step_subject *s, int what, unsigned *steps)
 
 static double now(const struct bench *b)
 {
-    bool wall = strcmp(options_text(b->settings, "clock"), "wall") == 0;
-    return wall ? clock_seconds() : clock_thread_cpu_seconds();
+    return counts_wall_time(b) ? clock_seconds() : clock_thread_cpu_seconds();
 }
 
 static status measure(const struct bench *b, struct bench_step_subject *s, const char *model,
@@ -260,6 +280,7 @@ status bench_step(int argc, char **argv)
     struct bench_step_subject s = {0};
     char model[64], batch[64];
     TRY(bench_open(&b, "step", bench_step_keys, argc, argv));
+    TRY(check_clock(&b));
     const char *models = options_text(b.settings, "models");
     while (bench_next_item(&models, model)) {
         const char *batches = options_text(b.settings, "batches");

@@ -219,6 +219,10 @@ static void bench_step_measures_with_and_without_copies(void **state)
     assert_non_null(strstr(process_output(r), "softmax batch=4 step "));
     assert_non_null(strstr(process_output(r), "softmax batch=4 resident "));
     assert_non_null(strstr(process_output(r), "gpt batch=4 resident "));
+    assert_int_equal(RIG_RUN(r, "bench", "step", "device=cuda", "clock=cpu", "models=softmax",
+                             "batches=4", "size=8", "repeats=1", "seconds=0.001"),
+                     ERROR_USAGE); /* the time of the host thread, which waits for the GPU */
+    process_expect_error(r, "clock=cpu");
 }
 
 static void check_lists_the_gpus(void **state)
