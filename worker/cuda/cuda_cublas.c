@@ -110,10 +110,8 @@ size_t cuda_blas_version(void)
 static status failed(const char *what, cublasStatus_t s)
 {
     status result = OK;
-    if (s == CUBLAS_STATUS_ALLOC_FAILED) {
-        FAIL(ERROR_OTHER,
-             "cublasLt, %s: out of GPU memory; use a smaller batch or fewer workers per GPU", what);
-    }
+    if (s == CUBLAS_STATUS_ALLOC_FAILED)
+        FAIL(ERROR_OTHER, "cublasLt, %s: out of GPU memory; " CUDA_MEMORY_ADVICE, what);
     FAIL(ERROR_OTHER, "cublasLt, %s: %s", what, lt.cublasLtGetStatusString_(s));
 done:
     return result;

@@ -98,10 +98,8 @@ status cuda_out_of_memory(const struct cuda_shortage *s)
     if (s->wanted != 0) /* 0: CUDA's own memory, of unknown size */
         snprintf(wanted, sizeof wanted, "%.1f MiB wanted, ", mib(s->wanted));
     FAIL(ERROR_OTHER,
-         "%s: out of GPU memory: %s%.1f of %.1f MiB free; this worker uses %.1f MiB, other "
-         "processes, the driver and its context use %.1f MiB; use a smaller batch or fewer workers "
-         "per "
-         "GPU",
+         "%s: out of GPU memory: %s%.1f of %.1f MiB free; this worker uses %.1f MiB, other threads "
+         "and processes, the driver and its context use %.1f MiB; " CUDA_MEMORY_ADVICE,
          s->what, wanted, mib(s->free), mib(s->total), mib(s->mine), mib(others));
 done:
     return result;

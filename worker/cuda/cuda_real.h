@@ -50,6 +50,11 @@ status cuda_failed(const cuda_device *d, const char *what, cudaError_t error);
         }                                                                                          \
     } while (0)
 
+/* What to do about a lack of GPU memory. */
+#define CUDA_MEMORY_ADVICE                                                                         \
+    "use a smaller batch or fewer workers per GPU (with engine=virtual: a smaller "                \
+    "virtual.threads)"
+
 struct cuda_shortage {
     const char *what;
     size_t wanted, free, total, mine; /* bytes; mine: of this device object */

@@ -179,6 +179,7 @@ static void too_large_an_allocation_is_an_error(void **state)
     assert_true(p.free_bytes <= p.memory_bytes && p.multiprocessors > 0 && p.name[0] != '\0');
     assert_error(r->kind->memory_new(r->device, &at, p.memory_bytes + 1, "weights"), ERROR_OTHER,
                  "weights");
+    assert_non_null(strstr(error_message(), "virtual.threads"));
     cuda_rig_free(r, cuda_rig_memory(r, 1 << 20)); /* the device still works */
 }
 
