@@ -79,7 +79,7 @@ static status device_round(replica *r, struct replica_round *round)
     const float share = 1.0f / (float)r->c->size;
     const uint64_t began_ns = clock_ns();
     if (r->c->size > 1)
-        TRY(communicator_device_begin(r->c));
+        TRY(communicator_device_begin(r->c, round->count));
     round->exchange_ns = clock_ns() - began_ns;
     TRY(queue_steps(r, round));
     if (r->c->size > 1)

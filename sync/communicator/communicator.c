@@ -186,10 +186,10 @@ done:
     return result;
 }
 
-status communicator_device_begin(communicator *c)
+status communicator_device_begin(communicator *c, unsigned steps)
 {
     REQUIRE(c->size > 1 && c->kind->on_device);
-    return mark_failed(c, c->kind->device_begin(c));
+    return mark_failed(c, c->kind->device_begin(c, steps));
 }
 
 status communicator_device_sum(void *context, float *data, size_t count, void *stream)

@@ -43,10 +43,11 @@ struct communicator_kind {
     status (*allreduce_mean)(communicator *c, float *data, size_t count);
     /* The same without the factor 1/size, for 4, 8, … ranks; NULL: the mean costs no extra pass. */
     status (*allreduce_sum)(communicator *c, float *data, size_t count);
-    /* on_device only. `begin` waits until all ranks have called it. `sum` queues data[0..count) on
-     * the GPU ← the *sum* over ranks, on `stream`. `end` waits for all work queued on
-     * c->place->stream, for timeout_s × steps at most. */
-    status (*device_begin)(communicator *c);
+    /* on_device only. `begin` waits until all ranks have called it. From then on the process may
+     * queue work for timeout_s × steps at most. `sum` queues data[0..count) on the GPU ← the *sum*
+     * over ranks, on `stream`. `end` waits for all work queued on c->place->stream, for timeout_s ×
+     * steps at most. */
+    status (*device_begin)(communicator *c, unsigned steps);
     status (*device_sum)(communicator *c, float *data, size_t count, void *stream);
     status (*device_end)(communicator *c, unsigned steps);
     /* The next two let ranks share each update (sync/replica_shared.c). Both are set or both NULL.
@@ -141,7 +142,7 @@ status communicator_allreduce_scaled(communicator *c, float *data, size_t count,
  * between begin and end. The caller multiplies by 1/size. `sum` queues the sum of a part on
  * `stream`, a cudaStream_t; it is the function of a device_sum, with the communicator as context.
  * `count` of `end`: the floats of a whole step. */
-status communicator_device_begin(communicator *c) MUST_CHECK;
+status communicator_device_begin(communicator *c, unsigned steps) MUST_CHECK;
 status communicator_device_sum(void *communicator, float *data, size_t count,
                                void *stream) MUST_CHECK;
 status communicator_device_end(communicator *c, size_t count, unsigned steps) MUST_CHECK;

@@ -230,12 +230,13 @@ done:
     return result;
 }
 
-/* Calls of CUDA and NCCL block if too much work is queued behind a rank that hangs. */
-static status nccl_device_begin(communicator *c)
+/* Calls of CUDA and NCCL block if too much work is queued: behind long steps, or behind a rank that
+ * hangs. */
+static status nccl_device_begin(communicator *c, unsigned steps)
 {
     status result = OK;
     TRY(ranks_gate(c, WHAT));
-    watchdog_arm(c->timeout_s, WHAT);
+    watchdog_arm(c->timeout_s * steps, WHAT);
 done:
     return result;
 }
@@ -273,7 +274,7 @@ done:
 
 static void nccl_close(communicator *c UNUSED) {}
 
-static status nccl_device_begin(communicator *c UNUSED)
+static status nccl_device_begin(communicator *c UNUSED, unsigned steps UNUSED)
 {
     UNREACHABLE("this communicator cannot be opened");
 }

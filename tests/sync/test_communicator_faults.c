@@ -301,6 +301,24 @@ done:
     return result;
 }
 
+/* The GPU's queue is full, so queueing 8 steps takes longer than the limit of one. */
+static status case_queueing(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    const struct communicator_kind *nccl =
+        (const struct communicator_kind *)registry_find(&communicator_registry, "nccl");
+    TRY(open_one(&c, "mpi"));
+    c->timeout_s = 1;
+    TRY(nccl->device_begin(c, 8));
+    clock_sleep_until_ns(clock_ns() + 2500000000u);
+    watchdog_disarm();
+    c->timeout_s = 30;
+done:
+    communicator_close(&c);
+    return result;
+}
+
 /* After exchanges without a gate, rank 1 never comes to the next one. */
 static status case_stuck_often(unsigned rank, unsigned size UNUSED)
 {
@@ -368,6 +386,7 @@ static const struct sync_case CASES[] = {
     {"close after error", case_close_after_error},
     {"stuck", case_stuck},
     {"stuck often", case_stuck_often},
+    {"queueing", case_queueing},
     {NULL, NULL},
 };
 
@@ -510,6 +529,13 @@ static void a_missing_rank_between_frequent_exchanges_times_out(void **state UNU
     sync_rig_expect_timeout(run, 1.5, 5, "rank 1");
 }
 
+static void steps_are_queued_within_their_limits_together(void **state UNUSED)
+{
+    if (strcmp(sync_nccl_version(), "built without NCCL") == 0)
+        skip();
+    sync_rig_expect_ok(2, "queueing");
+}
+
 static void closing_keeps_the_error_message(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "close after error");
@@ -557,6 +583,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(no_message_is_written_after_a_timeout),
         cmocka_unit_test(a_blocking_call_times_out),
         cmocka_unit_test(a_missing_rank_between_frequent_exchanges_times_out),
+        cmocka_unit_test(steps_are_queued_within_their_limits_together),
         cmocka_unit_test(closing_keeps_the_error_message),
         cmocka_unit_test(no_rank_outlives_its_launcher),
     };

@@ -46,7 +46,7 @@ static void train(worker *w, communicator *c, const options *o, bool sums, float
         struct step_stats stats[DEVICE_STEPS_MOST];
         struct device_result results[DEVICE_STEPS_MOST];
         if (sums)
-            assert_ok(c->kind->device_begin(c));
+            assert_ok(c->kind->device_begin(c, steps));
         for (unsigned i = 0; i < steps; i++)
             assert_ok(worker_resident_step(w, &at, round * steps + i, &u, &stats[i]));
         if (sums)
