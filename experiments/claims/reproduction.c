@@ -256,22 +256,26 @@ done:
 
 /* Pseudo-values n v - (n - 1) v without one seed are treated as independent observations. If a cell
  * has fewer seeds than the others, they do not underestimate its variance, but Student's t must
- * have the degrees of freedom of that cell. */
-static status interval_of(const struct claim *c, double value, const struct cells_reading *read,
-                          double *out)
+ * have the degrees of freedom of that cell. Their mean is the value itself for means and their
+ * sums. If it is farther from the value than the interval reaches (the minimum of two nearly equal
+ * means), the value is too far from linear for a jackknife. */
+static status interval_of(struct judged_claim *j, const struct cells_reading *read)
 {
     status result = OK;
     struct sample pseudo = {0};
     const struct int_list *seeds = &read->seeds;
-    const double n = (double)seeds->count;
-    *out = NAN;
+    const double n = (double)seeds->count, rounding = 1e-9 * (1 + fabs(j->value));
     for (size_t i = 0; i < seeds->count && read->fewest > 1; i++) {
         double without;
-        TRY(value_without(read->cells, c, seeds->at[i], &without));
-        sample_add(&pseudo, n * value - (n - 1) * without);
+        TRY(value_without(read->cells, j->claim, seeds->at[i], &without));
+        sample_add(&pseudo, n * j->value - (n - 1) * without);
     }
-    if (pseudo.n > 1 && pseudo.n == seeds->count)
-        *out = student_95(read->fewest - 1) * sample_deviation(&pseudo) / sqrt(n);
+    if (pseudo.n < 2 || pseudo.n < seeds->count)
+        goto done;
+    const double half = student_95(read->fewest - 1) * sample_deviation(&pseudo) / sqrt(n);
+    j->no_jackknife = fabs(sample_mean(&pseudo) - j->value) > half + rounding;
+    if (!j->no_jackknife)
+        j->interval = half;
 done:
     return result;
 }
@@ -307,8 +311,8 @@ static void set_outcome(struct judged_claim *j)
     const bool all_in =
         j->value - j->interval >= j->low && j->value + j->interval <= j->high; /* false for NaN */
     const bool in = j->value >= j->low && j->value <= j->high;
-    const bool holds = j->claim->equivalence && isfinite(j->interval) ? all_in : in;
-    j->outcome = is_open(j) ? CLAIM_OPEN : holds ? CLAIM_PASS : CLAIM_FAIL;
+    const bool tested = j->claim->equivalence && (isfinite(j->interval) || j->no_jackknife);
+    j->outcome = is_open(j) ? CLAIM_OPEN : (tested ? all_in : in) ? CLAIM_PASS : CLAIM_FAIL;
     j->borderline =
         j->outcome == CLAIM_PASS && !all_in && (isfinite(j->interval) || j->claim->equivalence);
 }
@@ -336,7 +340,7 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
         j->without_value = reading.without_value;
         j->absent = c->value != NULL ? reading.absent : quick || lacks_runs;
         if (c->value != NULL && isfinite(j->value))
-            TRY(interval_of(c, j->value, &reading, &j->interval));
+            TRY(interval_of(j, &reading));
         set_outcome(j);
         free(reading.seeds.at);
         reading.seeds.at = NULL;
@@ -378,9 +382,11 @@ void reproduction_explain(const struct judged_claim *j, bool by_label, struct te
 void reproduction_remark(const struct judged_claim *j, bool by_label, struct text *out)
 {
     const struct cell *c = j->delayed;
-    if (j->borderline)
+    if (j->borderline || j->no_jackknife)
         text_add(out,
-                 isfinite(j->interval)
+                 j->no_jackknife ? "no interval: the jackknife does not fit this value; compare "
+                                   "arms one by one%s"
+                 : isfinite(j->interval)
                      ? "borderline: not all of its 95 %% interval is in the band%s"
                      : "borderline: too few seeds to test equivalence%s",
                  c != NULL ? "; " : "");

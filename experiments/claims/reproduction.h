@@ -51,8 +51,11 @@ struct judged_claim {
     double value, low, high; /* value: NaN if not known */
     /* Half of the 95 % interval of the value, by the jackknife over seeds: the value without each
      * seed in turn, and Student's t (Tukey 1958; for a mean it is the usual interval), of the cell
-     * with the fewest seeds. NaN: that has fewer than two, or a claim in SQL. */
+     * with the fewest seeds. NaN: that has fewer than two, a claim in SQL, or no_jackknife. */
     double interval;
+    /* The mean of the pseudo-values differs from the value by more than the half width. A claim of
+     * equivalence then fails. */
+    bool no_jackknife;
     bool borderline; /* it passes, and its interval is not all in the band */
     /* Cells that it reads, or NULL: one whose runs did not all finish; one with
      * staleness_spread_too_wide; one whose finished runs have no finite figure. */
@@ -66,7 +69,8 @@ status reproduction_judge(const struct reproduction *r, bool quick,
                           struct judged_claim *out) MUST_CHECK;
 /* Appends why a claim has no value; nothing if it has one. The text has the arm's name or label. */
 void reproduction_explain(const struct judged_claim *j, bool by_label, struct text *out);
-/* Appends remarks: the claim is borderline; other work delayed the runs that it reads. */
+/* Appends remarks: the claim is borderline or has no_jackknife; other work delayed the runs that it
+ * reads. */
 void reproduction_remark(const struct judged_claim *j, bool by_label, struct text *out);
 
 #endif

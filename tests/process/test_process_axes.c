@@ -296,6 +296,31 @@ static void undecided_columns_of_a_map_get_further_seeds(void **state)
     snprintf(text, sizeof text, "%s", axes);
     char *map = strstr(text, "asynchronous: [async]}\n");
     char *rest = text_copy(map + strlen("asynchronous: [async]}\n"));
+/* The distance of the margin of the first column, which has 16 seeds, from its own value: all seeds
+ * give 0, and all but one give more. */
+static void expect_no_interval_without_a_jackknife(struct process_rig *r, const char *file)
+{
+    double margin;
+    struct text text = {0};
+    const char *row = strstr(process_output(r), "\n2 ");
+    assert_non_null(row);
+    assert_int_equal(sscanf(strchr(row, '+'), "%lf", &margin), 1);
+    text_add(&text, "%sclaims:\n", file);
+    for (int equivalence = 0; equivalence < 2; equivalence++)
+        text_add(&text,
+                 "  - {claim: %s, value: 'abs(abs(paired(async, sync, alike, 2)) - %g)', band: "
+                 "[-5, 5]%s}\n",
+                 equivalence ? "test" : "value alone", margin,
+                 equivalence ? ", equivalence: true" : "");
+    process_write(r, "kink.yaml", text.at);
+    assert_int_equal(RIG_RUN(r, "reproduce", "kink.yaml", "--no-run"), ERROR_OTHER);
+    process_expect_line(r, "PASS", "value alone");
+    process_expect_line(r, "FAIL", "test");
+    process_expect_line(r, "observed 0.00 (no interval: the jackknife does not fit", "");
+    assert_null(strstr(strstr(process_output(r), "Claims"), "±"));
+    text_free(&text);
+}
+
     snprintf(map, sizeof text - (size_t)(map - text), "asynchronous: [async], seeds: 16}\n%s",
              rest);
     free(rest);
@@ -321,6 +346,8 @@ static void undecided_columns_of_a_map_get_further_seeds(void **state)
     expect_an_arm_without_further_seeds(r, text);
     /* A column that lacks a run takes no seeds from the others. */
     assert_int_equal(process_shell(r, "sqlite3 results.db 'PRAGMA foreign_keys=ON; DELETE FROM run "
+    expect_no_interval_without_a_jackknife(r, text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "further.yaml", "--no-run"), OK);
                                       "WHERE workers = 4 AND seed = 1'"),
                      OK);
     (void)RIG_RUN(r, "reproduce", "further.yaml", "--no-run");
