@@ -52,8 +52,8 @@ void advice_close(struct advice *a);
 /* Keeps the cells of one experiment and model: this model (NULL: any) if the map has it, else the
  * map's first one. */
 void advice_choose(struct advice *a, const char *model);
-/* Numbers of parameters of the user's model and of the map's; 1 and 1 if they are the same model.
- */
+/* Numbers of parameters of the user's model and of the map's; 1 and 1 if they are the same model or
+ * one of them is external. */
 struct advice_sizes {
     double own, of_map;
 };

@@ -79,14 +79,26 @@ done:
     return result;
 }
 
-static status compare_sizes(const struct advice *a, const struct settings *s,
-                            struct advice_sizes *out)
+static bool is_external(const char *model)
+{
+    return strcmp(model, "external") == 0;
+}
+
+/* The size of an external model is known only to its program. */
+static status compare_sizes(struct advice *a, const struct settings *s, struct advice_sizes *out)
 {
     status result = OK;
     const struct advice_cell *map = &a->cells[0];
     const char *model = settings_find(s, "model");
     *out = (struct advice_sizes){1, 1};
-    if (model != NULL && strcmp(model, map->model) != 0) {
+    if (model == NULL)
+        goto done;
+    if (is_external(model) || is_external(map->model)) {
+        text_add(&a->unknown,
+                 "model=%s: advise does not start %s program; the margins are those of a model as "
+                 "large as the map's\n",
+                 model, is_external(model) ? "your" : "the map's");
+    } else if (strcmp(model, map->model) != 0) {
         TRY(count_parameters(map->model, map->dataset, NULL, &out->of_map));
         TRY(count_parameters(model, map->dataset, s, &out->own));
     }

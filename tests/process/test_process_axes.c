@@ -224,12 +224,20 @@ static void expect_advice_from_csv(struct process_rig *r)
     assert_null(strstr(process_output(r), "Not in the map"));
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "workers=32"), OK);
     process_expect_line(r, "synchronous", "0.25 ± 0.12 (3)"); /* loss */
+    assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "model=external",
+                             "model.command=true", "network.gbps=10"),
+                     OK);
+    process_expect_line(r, "model=external: ", "does not start your program");
+    assert_null(strstr(process_output(r), "network.gbps")); /* it is not scaled */
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=b"), OK);
     process_expect_line(r, "Of 2 cells: ", "undecided 1");
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=c"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "advise", "results=none.csv"), ERROR_RESULTS);
     process_write(r, "short.csv", "experiment,model,workers\na,gpt,4\na,4\n");
     assert_int_equal(RIG_RUN(r, "advise", "results=short.csv"), ERROR_RESULTS);
+    process_write(r, "external.csv", "experiment,model,dataset,workers\na,external,external,32\n");
+    assert_int_equal(RIG_RUN(r, "advise", "results=external.csv", "model=lenet"), OK);
+    process_expect_line(r, "model=lenet: ", "does not start the map's program");
     /* What the query writes is a map. */
     assert_int_equal(
         process_shell(r, "gradlag query crossover --csv >own.csv && gradlag advise results=own.csv "
