@@ -98,6 +98,10 @@ static status lay_out(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
     TRY(reproduction_look_up(w, r->quick, r->again, &r->more));
+    if (!r->no_run) {
+        TRY(plan_check_files(&w->tuning.trials.plan));
+        TRY(plan_check_files(&w->plan));
+    }
     fprintf(r->info, "%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
     if (w->tuning.trials.count > 0)
         print_counts("trial", &w->tuning.trials.plan, trials_remaining_runs(&w->tuning.trials),

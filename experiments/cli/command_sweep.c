@@ -323,6 +323,7 @@ static status combinations(const struct sweep_request *r, struct sweep *s)
     plan_keep_part(&plan, &r->how.part);
     if (!plan.again)
         TRY(plan_look_up(&plan));
+    TRY(plan_check_files(&plan));
     size_t missing = plan_missing(&plan);
     printf("%zu combination%s: %zu to run, %zu there already", plan.count, plural(plan.count),
            missing, plan.count - missing);

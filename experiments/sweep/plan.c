@@ -333,6 +333,8 @@ done:
 status plan_check_files(const struct plan *p)
 {
     status result = OK;
+    if (plan_missing(p) == 0)
+        goto done;
     TRY(check_file(p, "checkpoint"));
     TRY(check_file(p, "trace"));
 done:

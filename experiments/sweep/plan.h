@@ -97,7 +97,7 @@ void plan_print(const struct plan *p, FILE *to);
 
 /* For qsort() of pointers into a plan's runs: by priority, the highest first, then in order. */
 int plan_by_priority(const void *a, const void *b);
-/* ERROR_USAGE if two runs would write the same checkpoint or trace. */
+/* ERROR_USAGE if runs are missing and two runs would write the same checkpoint or trace. */
 status plan_check_files(const struct plan *p) MUST_CHECK;
 
 /* Removes "--jobs N", "--oversubscribe" and "--part K/N" from argv. ERROR_USAGE */

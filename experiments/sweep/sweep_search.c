@@ -293,6 +293,7 @@ status sweep_search(const struct settings *read, const struct plan_options *how,
         TRY(plan_look_up(&h.trials.plan));
         TRY(trials_extend(&h.trials, &added));
     }
+    TRY(plan_check_files(&h.trials.plan));
     size_t planned = h.trials.plan.count, missing = plan_missing(&h.trials.plan);
     size_t later = trials_remaining_runs(&h.trials), seeds = h.seeds.count;
     size_t trials = trials_total(&h.trials);

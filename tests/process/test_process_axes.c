@@ -296,14 +296,6 @@ static void expect_an_arm_without_further_seeds(struct process_rig *r, const cha
     text_free(&text);
 }
 
-/* One column is undecided. Its two best arms get 13 more seeds, the other columns none. */
-static void undecided_columns_of_a_map_get_further_seeds(void **state)
-{
-    struct process_rig *r = *state;
-    char text[2048];
-    snprintf(text, sizeof text, "%s", axes);
-    char *map = strstr(text, "asynchronous: [async]}\n");
-    char *rest = text_copy(map + strlen("asynchronous: [async]}\n"));
 /* The distance of the margin of the first column, which has 16 seeds, from its own value: all seeds
  * give 0, and all but one give more. */
 static void expect_no_interval_without_a_jackknife(struct process_rig *r, const char *file)
@@ -329,6 +321,14 @@ static void expect_no_interval_without_a_jackknife(struct process_rig *r, const 
     text_free(&text);
 }
 
+/* One column is undecided. Its two best arms get 13 more seeds, the other columns none. */
+static void undecided_columns_of_a_map_get_further_seeds(void **state)
+{
+    struct process_rig *r = *state;
+    char text[2048];
+    snprintf(text, sizeof text, "%s", axes);
+    char *map = strstr(text, "asynchronous: [async]}\n");
+    char *rest = text_copy(map + strlen("asynchronous: [async]}\n"));
     snprintf(map, sizeof text - (size_t)(map - text), "asynchronous: [async], seeds: 16}\n%s",
              rest);
     free(rest);
@@ -346,6 +346,8 @@ static void expect_no_interval_without_a_jackknife(struct process_rig *r, const 
                               "2 52 4 16");
         process_expect_line(r, "2 ", "(16)");
     }
+    expect_no_interval_without_a_jackknife(r, text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "further.yaml", "--no-run"), OK);
     expect_the_query_to_agree(r);
     expect_the_query_to_join_versions(r);
     expect_advice(r);
@@ -354,8 +356,6 @@ static void expect_no_interval_without_a_jackknife(struct process_rig *r, const 
     expect_an_arm_without_further_seeds(r, text);
     /* A column that lacks a run takes no seeds from the others. */
     assert_int_equal(process_shell(r, "sqlite3 results.db 'PRAGMA foreign_keys=ON; DELETE FROM run "
-    expect_no_interval_without_a_jackknife(r, text);
-    assert_int_equal(RIG_RUN(r, "reproduce", "further.yaml", "--no-run"), OK);
                                       "WHERE workers = 4 AND seed = 1'"),
                      OK);
     (void)RIG_RUN(r, "reproduce", "further.yaml", "--no-run");
@@ -419,6 +419,10 @@ static void levels_of_an_axis_share_a_choice(void **state)
                           "run WHERE experiment = 'shared' AND config ->> "
                           "'$.\"network.latency_ms\"' < 9",
                           "4 2");
+    /* A dry run refuses what a run would. */
+    assert_int_equal(RIG_RUN(r, "reproduce", "shared.yaml", "trace=one", "--dry-run"), OK);
+    assert_int_equal(RIG_RUN(r, "reproduce", "shared.yaml", "trace=one", "--dry-run", "--again"),
+                     ERROR_USAGE);
     process_write(r, "wrong.yaml",
                   "name: w\nquestion: q\nworkers: [1]\narms: {a: {label: a, tune: "
                   "{lr: [0.1], shared: [free]}}}\n");

@@ -501,6 +501,11 @@ static void a_sweep_skips_finished_runs(void **state)
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "seed=8,9", files[i]), ERROR_USAGE);
         process_expect_error(r, files[i]);
+        assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "seed=8,9", files[i], "--dry-run"),
+                         ERROR_USAGE);
+        assert_int_equal(
+            RIG_RUN(r, "sweep", RIG_SMALL, "lr=0.1,0.2", "search=grid", files[i], "--dry-run"),
+            ERROR_USAGE);
     }
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "7");
 }
