@@ -115,7 +115,7 @@ static void describe_claim(const struct judged_claim *j, struct text *why, struc
 /* The report shows expected values by worker count alone. */
 static size_t expected_count(const struct experiment *e, const struct arm *arm)
 {
-    return e->axis != NULL ? arm->expected_count : 0;
+    return e->axis != NULL && strcmp(e->axis, "workers") == 0 ? arm->expected_count : 0;
 }
 
 static status describe_arms(struct report_claim_set *j, const struct experiment *e)

@@ -84,6 +84,25 @@ static void runs_with_different_settings_leave_the_claims_open(void **state)
     assert_page(r, "<p class=\"tally\"> <span class=\"badge open\">2 open</span>", true);
 }
 
+/* The value that is expected with a batch of 1 is not one for 1 worker. */
+static void expected_values_of_other_columns_than_workers_are_not_shown(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "batches.yaml",
+                  "name: batches\n"
+                  "question: does the batch matter?\n"
+                  "columns: batch\n"
+                  "settings: {engine: virtual, pace: constant, dataset: gaussian, "
+                  "dataset.size: 8, model: softmax, samples: 800, warmup_epochs: 0}\n"
+                  "batch: [1, 10]\n"
+                  "seeds: [1]\n"
+                  "arms: {plain: {label: plain, expected: {1: 50, 10: 60}}}\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "batches.yaml", "--quiet"), OK);
+    assert_int_equal(RIG_RUN(r, "report", "batches.yaml"), OK);
+    assert_page(r, "by arm and workers, over finished seeds", true);
+    assert_page(r, ">expected</th>", false);
+}
+
 /* An experiment by validation loss; the runs of its file have no test results. */
 static void a_map_of_validation_losses_says_so(void **state)
 {
@@ -216,6 +235,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(claims_are_judged_from_the_runs_that_are_there),
         PROCESS_TEST(runs_with_different_settings_leave_the_claims_open),
+        PROCESS_TEST(expected_values_of_other_columns_than_workers_are_not_shown),
         PROCESS_TEST(a_map_of_validation_losses_says_so),
         PROCESS_TEST(wrong_arguments_of_report_are_errors),
         PROCESS_TEST(figures_are_converted_where_the_converter_is),
