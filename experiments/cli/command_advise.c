@@ -25,7 +25,7 @@ const char command_advise_help[] =
     "AdamW.\n\n"
     "  experiment=NAME  the map of this experiment\n"
     "  results=FILE     the map of a results file instead of the built-in ones, or a map that\n"
-    "                   `gradlag query crossover --csv` wrote, FILE.csv\n\n"
+    "                   `gradlag query crossover` wrote as CSV, FILE.csv\n\n"
     "  gradlag advise workers=32 network.gbps=10 pace.slow_workers=1 model=lenet\n"
     "  gradlag advise workers=16 network.gbps=10 model=resnet8 pace.mean_ms=40\n"
     "  gradlag advise workers=16 pace.worker_cv=0.3 model=gpt\n";

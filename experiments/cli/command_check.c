@@ -40,7 +40,7 @@ enum {
 
 const char command_check_help[] =
     "gradlag check [key=value…] [--quick] [--links] [--json]\n"
-    "mpirun --host A,B gradlag check --links\n"
+    "mpirun -n 2 -H A,B gradlag check --links\n"
     "gradlag check --listen [endpoint=…] [curve=FOLDER|trusted_network=yes]\n"
     "gradlag check endpoint=tcp://HOST:5555 [curve=FOLDER|trusted_network=yes]\n\n"
     "Prints versions, processor, memory, every visible GPU, the dataset and the results file,\n"

@@ -143,7 +143,8 @@ static void print_flags(FILE *to)
         text_add(&flags, "--help ");
         add_flags(&flags, help.at);
         print_case(to, c.name, "words", flags.at);
-        add_if_help_has(&settings, help.at, "key=", c.name);
+        if (strcmp(c.name, "bench") != 0) /* each benchmark has keys of its own */
+            add_if_help_has(&settings, help.at, "key=", c.name);
         add_if_help_has(&readers, help.at, "results=", c.name);
     }
     fputs("    esac\n}\n\n", to);
@@ -243,7 +244,7 @@ static const char function[] =
     "    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null\n"
     "    return 0\n"
     "}\n"
-    "complete -F _gradlag gradlag\n";
+    "complete -o default -F _gradlag gradlag\n";
 
 static void print_bash(FILE *to)
 {

@@ -33,7 +33,7 @@ const char command_run_help[] =
     "  --resume        continue from the last checkpoint of the newest run with these settings,\n"
     "                  if that run did not finish (mode=sync, mode=async); else start from the\n"
     "                  beginning. If the checkpoint is of the end, only evaluate and finish\n"
-    "  --queued RUN    start a queued run, see `gradlag sweep --status`\n\n"
+    "  --queued RUN    start a queued run, see `gradlag help sweep`\n\n"
     "  gradlag run workers=4 epochs=2\n"
     "  gradlag run workers=16 model.activation=tanh damping=polynomial damping.power=0.5\n"
     "  gradlag run mode=sync workers=4 lr_scaling=linear\n"

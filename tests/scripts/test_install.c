@@ -138,6 +138,26 @@ static void bash_completes_commands_settings_values_and_names(void **state)
     expect_offers(r, "gradlag reproduce delay-ad", "delay-adaptive ");
     expect_offers(r, "gradlag completion ", "bash ");
     expect_offers(r, "gradlag run mode=nothing", " ");
+    expect_offers(r, "gradlag bench step ba", " "); /* it has keys of its own */
+    /* Where it offers nothing, bash offers the names of files. */
+    expect_offers(r, "gradlag merge ", " ");
+    expect_shell(r,
+                 "source <(gradlag completion bash); complete -p gradlag | grep -e '-o default'");
+}
+
+/* Each command reads its own flags before it refuses another one. 1/2 is the value of those that
+ * have one. */
+static void every_flag_that_bash_offers_is_accepted(void **state)
+{
+    struct process_rig *r = *state;
+    expect_shell(r,
+                 "source <(gradlag completion bash); count=0; "
+                 "for command in $_gradlag_commands; do words= name=; _gradlag_flags \"$command\"; "
+                 "[ $command != bench ] || name=step; "
+                 "for flag in $words; do [ $flag != --help ] || continue; count=$((count + 1)); "
+                 "error=$(gradlag $command $name $flag 1/2 --nonsense 2>&1); "
+                 "case $error in *\"'$flag'\"*) echo \"$error\"; exit 1;; esac; "
+                 "done; done; test $count -gt 25");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -150,6 +170,7 @@ int main(void)
         TEST(the_man_page_is_read_without_a_warning),
         TEST(the_man_page_has_every_command_and_key),
         TEST(bash_completes_commands_settings_values_and_names),
+        TEST(every_flag_that_bash_offers_is_accepted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
