@@ -381,7 +381,7 @@ static bool is_dashed_key(const char *flag)
     return keys_find(key) != NULL;
 }
 
-/* `known`: the flags that the command has, in one text. */
+/* `known`: the flags that the command has, in one text, or NULL. */
 static status unknown_flag(const char *command, const char *flag, const char *known)
 {
     struct suggestion names = {.wanted = flag};
@@ -393,8 +393,11 @@ static status unknown_flag(const char *command, const char *flag, const char *kn
                          "%s: '%s' is a setting; write it without dashes: %s%s", command, flag, key,
                          strchr(key, '=') == NULL ? "=VALUE" : "");
     }
-    text_add(&all, "%s", known);
-    text_add(&hint, "It has the options %s; settings are written key=value", known);
+    text_add(&all, "%s", known != NULL ? known : "");
+    if (known != NULL)
+        text_add(&hint, "It has the options %s; settings are written key=value", known);
+    else
+        text_add(&hint, "It has no options; see `gradlag help %s`", command);
     for (char *rest = NULL, *each = strtok_r(all.at, " ,", &rest); each != NULL;
          each = strtok_r(NULL, " ,", &rest)) {
         twice = twice || strcmp(each, flag) == 0; /* the command took the first one */

@@ -65,7 +65,8 @@ bool command_flag(int *argc, char **argv, const char *flag);
 status command_value(int *argc, char **argv, const char *flag, const char **value) MUST_CHECK;
 /* The error was printed already, or another process prints it: command_main prints nothing. */
 void command_error_is_reported(void);
-/* ERROR_USAGE for the first argument that begins with '-'. `known` lists the flags of `command`. */
+/* ERROR_USAGE for the first argument that begins with '-'. `known` lists the flags of `command`;
+ * NULL: it has none. */
 status command_no_flags_left(int argc, char **argv, const char *command,
                              const char *known) MUST_CHECK;
 /* ERROR_USAGE for the first argument that contains '='. `known` lists the settings allowed. */

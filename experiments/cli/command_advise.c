@@ -114,7 +114,7 @@ status command_advise(int argc, char **argv)
     struct settings s = {0};
     options *o = NULL;
     const char *results = results_of(&argc, argv), *experiment = experiment_of(&argc, argv);
-    TRY(command_no_flags_left(argc, argv, "advise", "settings only: no flags"));
+    TRY(command_no_flags_left(argc, argv, "advise", NULL));
     settings_add(&s, "pace", "gamma", "advise"); /* which has all keys of the axes */
     TRY(settings_read_arguments(&s, argc, argv));
     TRY(config_compose_unchecked(&o, &s));

@@ -16,7 +16,7 @@ const char command_keygen_help[] =
 status command_keygen(int argc, char **argv)
 {
     status result = OK;
-    TRY(command_no_flags_left(argc, argv, "keygen", "no options, only FOLDER"));
+    TRY(command_no_flags_left(argc, argv, "keygen", NULL));
     if (argc != 1)
         FAIL(ERROR_USAGE, "keygen: name one folder, as in `gradlag keygen keys`");
     TRY(curve_make(argv[0]));

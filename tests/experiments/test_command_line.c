@@ -49,6 +49,8 @@ static void a_mistyped_command_line_is_answered_with_the_nearest_correct_one(voi
         {{"reproduce", "many.yaml"}, "gradlag run many.yaml"},
         {{"bench", "apply", "thread=2"}, "'threads'"},
         {{"run", "--dryrun"}, "'--dry-run'"},
+        {{"advise", "--csv"}, "'--csv'. It has no options;"},
+        {{"keygen", "--force"}, "'--force'. It has no options;"},
         {{"reproduce", "stale-gradients", "--dry-run", "--dry-run"}, " --dry-run is"},
         {{"run", "mode=pipeline", "--resume"}, "initial=FILE"},
         {{"run", "sweep", "workers=2"}, "gradlag sweep"},
