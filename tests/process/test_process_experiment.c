@@ -327,6 +327,16 @@ static void a_grid_of_one_point_needs_no_trials(void **state)
                         "2 0.02 0.02");
 }
 
+/* So that it takes a few minutes. */
+static void the_quick_part_of_a_built_in_experiment_has_no_trials(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "reproduce", "--all", "--quick", "--dry-run"), OK);
+    process_expect_line(r, "runs: ", "to make");
+    if (strstr(process_output(r), " trial") != NULL)
+        fail_msg("%.200s", strstr(process_output(r), " trial") - 4);
+}
+
 static void expect_all_passed(struct process_rig *r, unsigned claims)
 {
     unsigned passed = 0;
@@ -509,6 +519,7 @@ int main(void)
         TEST(an_arm_is_tuned_on_the_validation_split_before_its_runs),
         TEST(arms_that_search_have_equal_budgets_and_continue),
         TEST(a_grid_of_one_point_needs_no_trials),
+        TEST(the_quick_part_of_a_built_in_experiment_has_no_trials),
         TEST(data_without_classes_are_judged_by_their_loss),
         TEST(a_time_counts_from_the_start_of_a_resumed_training),
         TEST(an_arm_is_fitted_to_the_runs_of_another),
