@@ -186,6 +186,8 @@ static void settings_that_contradict_each_other_are_refused(void **state)
     EXPECT_REFUSED("deterministic=false", "deterministic=false");
     EXPECT_REFUSED("epochs=2 (command line), samples=100 (command line)", "epochs=2",
                    "samples=100");
+    EXPECT_REFUSED("local_steps=4", "mode=sync", "workers=2", "optimizer=sgd", "compression=dgc",
+                   "local_steps=4", "post_local=epoch");
 }
 
 static void rules_that_ignore_staleness_go_with_a_barrier(void **state)

@@ -153,6 +153,13 @@ status compression_check_momentum(const options *o)
              "workers=2 or more, or optimizer=momentum without compression",
              options_origin(o, "compression"), kind->about.name);
     }
+    if (sync && options_integer(o, "local_steps") > 1) {
+        FAIL(
+            ERROR_USAGE,
+            "%s: with local_steps=%s ranks exchange parameters after the switch, so compression=%s "
+            "would have no momentum; set local_steps=1 or another compression",
+            options_origin(o, "compression"), options_value(o, "local_steps"), kind->about.name);
+    }
 done:
     return result;
 }

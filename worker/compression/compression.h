@@ -67,7 +67,8 @@ status compression_open_decoder(compression **out, const struct compression_kind
                                 const options *o, size_t count, const size_t *ends,
                                 size_t tensors) MUST_CHECK;
 void compression_close(compression **z);
-/* ERROR_USAGE: the optimizer, the outer rule or a single rank does not fit to the chosen kind. */
+/* ERROR_USAGE: the optimizer, the outer rule, local steps or a single rank do not fit to the chosen
+ * kind. */
 status compression_check_momentum(const options *o) MUST_CHECK;
 /* The next code is of this position. Sender and receiver set the same. Initially 0. */
 void compression_set_epoch(compression *z, double epoch);
