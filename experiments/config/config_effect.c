@@ -102,10 +102,30 @@ static bool compression_without_effect(const options *o, struct ineffective *out
     return strcmp(options_text(o, "engine"), "real") != 0;
 }
 
+/* Keys of a slow worker that the run never has. With pace=slow, -1 is every worker. */
+static bool slow_worker_without_effect(const options *o, struct ineffective *out)
+{
+    if (!options_declared(o, "pace.factor"))
+        return false;
+    const bool slow = strcmp(options_text(o, "pace"), "slow") == 0;
+    const int64_t first = options_integer(o, "pace.worker");
+    const bool never_comes =
+        first >= options_integer(o, "workers") && first >= options_integer(o, "workers.max");
+    if (slow || !options_is_initial(o, "pace.factor")) {
+        *out = (struct ineffective){slow ? "pace" : "pace.factor", "pace.worker",
+                                    "0 or another number below workers"};
+        return never_comes || (first < 0 && !slow);
+    }
+    *out = (struct ineffective){"pace.worker", "workers", "a larger number"};
+    return never_comes;
+}
+
 /* Keys that have no effect with the chosen pace. */
 static bool pace_without_effect(const options *o, struct ineffective *out)
 {
     bool one_is_slow = options_declared(o, "pace.factor") && options_integer(o, "pace.worker") >= 0;
+    if (slow_worker_without_effect(o, out))
+        return true;
     if (!options_is_initial(o, "pace.slow_workers") && !one_is_slow) {
         *out = options_declared(o, "pace.factor")
                    ? (struct ineffective){"pace.slow_workers", "pace.worker", "0"}

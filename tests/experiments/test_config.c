@@ -156,6 +156,10 @@ static void keys_without_effect_are_refused(void **state)
         {{"consistency=bsp"}, "damping=inverse", "consistency=bsp"},
         {{"consistency=rennala"}, "damping=inverse", "consistency=rennala"},
         {{"consistency=bsp"}, "damping=rescaled", "consistency=bsp"},
+        {{"engine=virtual", "pace=gamma"}, "pace.factor=10", "pace.worker=-1"},
+        {{"engine=virtual", "pace=gamma", "workers=4"}, "pace.worker=4", "workers=4"},
+        {{"pace=constant", "pace.worker=2", "workers=3"}, "workers=2", "pace.worker=2"},
+        {{"pace=slow", "workers.max=3"}, "pace.worker=3", "pace=slow has no effect"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *texts[5] = {0};
@@ -188,6 +192,19 @@ static void settings_that_contradict_each_other_are_refused(void **state)
                    "samples=100");
     EXPECT_REFUSED("local_steps=4", "mode=sync", "workers=2", "optimizer=sgd", "compression=dgc",
                    "local_steps=4", "post_local=epoch");
+}
+
+static void a_slow_worker_is_any_that_the_run_can_have(void **state)
+{
+    (void)state;
+    static const char *const slow[][3] = {{"pace=slow", "pace.worker=-1", "pace.factor=2"},
+                                          {"pace=slow", "pace.worker=2", "workers.max=3"},
+                                          {"pace=gamma", "pace.worker=0", "pace.factor=1"}};
+    for (size_t i = 0; i < COUNT_OF(slow); i++) {
+        options *o;
+        assert_int_equal(COMPOSE(&o, slow[i][0], slow[i][1], slow[i][2]), OK);
+        options_close(&o);
+    }
 }
 
 static void rules_that_ignore_staleness_go_with_a_barrier(void **state)
@@ -529,6 +546,7 @@ int main(void)
         cmocka_unit_test(an_error_names_the_key_and_the_nearest_name),
         cmocka_unit_test(keys_without_effect_are_refused),
         cmocka_unit_test(settings_that_contradict_each_other_are_refused),
+        cmocka_unit_test(a_slow_worker_is_any_that_the_run_can_have),
         cmocka_unit_test(rules_that_ignore_staleness_go_with_a_barrier),
         cmocka_unit_test(of_two_lengths_from_different_origins_the_later_counts),
         cmocka_unit_test(hosts_give_the_workers_of_a_real_run_without_workers),
