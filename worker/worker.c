@@ -100,12 +100,6 @@ static status open_training(worker *w, const struct worker_options *o, struct sh
         TRY(w->backend->kind->dataset_open(w->backend, &w->data));
     if (augment_wanted(o->settings))
         TRY(memory_new(&w->crops, w->batch, sizeof *w->crops, "a batch's crops"));
-    if (w->data.numeric && options_real(o->settings, "label_smoothing") > 0) {
-        FAIL(ERROR_USAGE,
-             "label_smoothing=%g requires class labels, but the labels of dataset=%s are numbers; "
-             "remove label_smoothing",
-             options_real(o->settings, "label_smoothing"), options_text(o->settings, "dataset"));
-    }
     if (o->no_gradients)
         return OK;
     TRY(tape_open(&w->training, w->backend, w->parameters, TAPE_TRAIN, images, w->batch));

@@ -166,8 +166,12 @@ static const struct dataset_kind *chosen_dataset(const options *o)
 static bool dataset_without_effect(const options *o, struct ineffective *out)
 {
     const struct dataset_kind *data = chosen_dataset(o);
-    if (data->tokens && !options_is_initial(o, "augment")) {
+    if ((data->tokens || data->numeric) && !options_is_initial(o, "augment")) {
         *out = (struct ineffective){"augment", "dataset", "cifar10 or other images"};
+        return true;
+    }
+    if (data->numeric && !options_is_initial(o, "label_smoothing")) {
+        *out = (struct ineffective){"label_smoothing", "dataset", "cifar10 or other classes"};
         return true;
     }
     if (data->remedy == NULL && !options_is_initial(o, "dataset.path")) {

@@ -160,6 +160,8 @@ static void keys_without_effect_are_refused(void **state)
         {{"engine=virtual", "pace=gamma", "workers=4"}, "pace.worker=4", "workers=4"},
         {{"pace=constant", "pace.worker=2", "workers=3"}, "workers=2", "pace.worker=2"},
         {{"pace=slow", "workers.max=3"}, "pace.worker=3", "pace=slow has no effect"},
+        {{"dataset=least-squares"}, "augment=standard", "dataset=least-squares"},
+        {{"dataset=least-squares"}, "label_smoothing=0.1", "dataset=least-squares"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *texts[5] = {0};

@@ -53,6 +53,7 @@ status dataset_open(struct dataset *out, const options *o, bool with_data)
     const struct dataset_kind *kind = (const struct dataset_kind *)about;
     out->targets = 1;
     out->tokens = kind->tokens;
+    out->numeric = kind->numeric;
     TRY(kind->describe(o, out));
     REQUIRE(out->channels >= 1 && out->channels <= DATASET_CHANNELS);
     if (with_data)

@@ -62,6 +62,7 @@ struct dataset_kind {
                            no key dataset.path */
     bool shared;        /* `load` is dataset_shared_load: several processes build it together */
     bool tokens;        /* its samples are windows of text */
+    bool numeric;       /* its labels are numbers, and its pixels have no positions */
 };
 extern const struct registry dataset_registry;
 

@@ -35,7 +35,6 @@ static status describe(const options *o, struct dataset *out)
     uint32_t size = (uint32_t)options_integer(o, "dataset.size");
     out->channels = out->classes = 1;
     out->height = out->width = size;
-    out->numeric = true;
     out->scale[0] = 1.0f / (255 * (float)size);
     out->target_scale = 2.0f * TARGET_REACH / TARGET_LEVELS;
     out->target_shift = -TARGET_REACH;
@@ -92,4 +91,5 @@ const struct dataset_kind dataset_least_squares = {
               least_squares_options},
     .describe = describe,
     .load = load,
+    .numeric = true,
 };
