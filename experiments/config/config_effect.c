@@ -305,7 +305,7 @@ done:
     return result;
 }
 
-/* A virtual cluster needs a pace that defines the duration of a step. */
+/* A virtual cluster needs a pace that defines the duration of a step; a trace needs its file. */
 static status check_pace(const options *o)
 {
     status result = OK;
@@ -317,6 +317,12 @@ static status check_pace(const options *o)
              "engine=virtual needs the duration of a step, which pace=%s does not define; set "
              "pace=constant, gamma, lognormal, pareto, trace or fit",
              options_text(o, "pace"));
+    }
+    if (kind->reads_file && options_text(o, "pace.path")[0] == '\0') {
+        FAIL(ERROR_USAGE,
+             "%s: pace=%s reads step times from a file, but pace.path is not set; set "
+             "pace.path=FILE (`gradlag replay RUN --export FILE` writes such a file)",
+             options_origin(o, "pace"), options_text(o, "pace"));
     }
     if (!virtual && kind->is_given) {
         FAIL(ERROR_USAGE,
@@ -482,6 +488,7 @@ status config_check_replay(const options *o)
     TRY(check_workers(o));
     TRY(check_external(o));
     TRY(sampler_check(o, chosen_dataset(o)->tokens));
+    TRY(model_check(o, chosen_dataset(o)->tokens));
     TRY(check_pipeline(o));
     TRY(check_seconds(o));
     TRY(check_on_nonfinite(o));

@@ -194,6 +194,9 @@ static void settings_that_contradict_each_other_are_refused(void **state)
                    "samples=100");
     EXPECT_REFUSED("local_steps=4", "mode=sync", "workers=2", "optimizer=sgd", "compression=dgc",
                    "local_steps=4", "post_local=epoch");
+    EXPECT_REFUSED("model=gpt reads tokens", "model=gpt");
+    EXPECT_REFUSED("model.heads=3", "model=gpt", "dataset=text", "model.heads=3");
+    EXPECT_REFUSED("pace.path", "pace=trace");
 }
 
 static void a_slow_worker_is_any_that_the_run_can_have(void **state)

@@ -34,8 +34,11 @@ struct model {
 
 /* Whether key `model` names one that another program computes. */
 bool model_is_external(const options *o);
-/* The model named by key `model`, with its options, for this dataset's classes. ERROR_USAGE: it
- * reads tokens and the dataset has images, or the reverse. */
+/* ERROR_USAGE: it reads tokens and the dataset has images, or the reverse; its options contradict
+ * each other. */
+status model_check(const options *o, bool tokens) MUST_CHECK;
+/* The model named by key `model`, with its options, for this dataset's classes. ERROR_USAGE:
+ * as model_check. */
 status model_open(struct model *out, const options *o, const struct dataset *d) MUST_CHECK;
 /* Finds the model's layers for images of this shape and adds them to `parameters`. */
 status model_discover(const struct model *m, struct shape input,

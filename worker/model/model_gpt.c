@@ -23,8 +23,9 @@ static status configure(struct model *m, const options *o)
                   heads = options_integer(o, "model.heads");
     if (width % heads != 0) {
         FAIL(ERROR_USAGE,
-             "model.width=%lld is not divisible by model.heads=%lld: each head has width / heads "
-             "features; change one of them",
+             "%s: model.width=%lld is not divisible by model.heads=%lld: each head has width / "
+             "heads features; change one of them",
+             options_origin(o, options_was_set(o, "model.heads") ? "model.heads" : "model.width"),
              (long long)width, (long long)heads);
     }
     m->settings[LAYERS] = options_integer(o, "model.layers");

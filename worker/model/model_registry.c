@@ -24,11 +24,13 @@ static status reads(const struct model_kind *kind, const options *o, const struc
 {
     status result = OK;
     if (kind->reads_tokens != d->tokens) {
-        FAIL(ERROR_USAGE,
-             "model=%s reads %s, but dataset=%s has %s; set dataset=%s, or choose another model "
-             "(`gradlag list models`)",
-             kind->about.name, kind->reads_tokens ? "tokens" : "images", options_text(o, "dataset"),
-             d->tokens ? "tokens" : "images", kind->reads_tokens ? "text" : "fashion-mnist");
+        FAIL(
+            ERROR_USAGE,
+            "%s: model=%s reads %s, but dataset=%s has %s; set dataset=%s, or choose another model "
+            "(`gradlag list models`)",
+            options_origin(o, options_was_set(o, "model") ? "model" : "dataset"), kind->about.name,
+            kind->reads_tokens ? "tokens" : "images", options_text(o, "dataset"),
+            d->tokens ? "tokens" : "images", kind->reads_tokens ? "text" : "fashion-mnist");
     }
 done:
     return result;
@@ -45,6 +47,12 @@ status model_open(struct model *out, const options *o, const struct dataset *d)
         TRY(out->kind->configure(out, o));
 done:
     return result;
+}
+
+status model_check(const options *o, bool tokens)
+{
+    struct model unused;
+    return model_open(&unused, o, &(struct dataset){.tokens = tokens});
 }
 
 /* The shape of the logits for inputs of this shape. */

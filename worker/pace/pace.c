@@ -93,16 +93,8 @@ status pace_open(pace **out, const options *o, unsigned worker)
     p->seed = (uint64_t)options_integer(o, "seed");
     p->worker = worker;
     read_parameters(p, o, about->options);
-    if (p->kind->reads_file) {
-        if (options_text(o, "pace.path")[0] == '\0') {
-            FAIL(ERROR_USAGE,
-                 "pace=%s reads step times from a file, but pace.path is not set; set "
-                 "pace.path=FILE "
-                 "(`gradlag replay RUN --export FILE` writes such a file)",
-                 about->name);
-        }
+    if (p->kind->reads_file)
         TRY(pace_table_read(&p->table, options_text(o, "pace.path")));
-    }
     *out = p;
     p = NULL;
 done:
