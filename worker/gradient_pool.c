@@ -70,6 +70,9 @@ status gradient_pool_open(gradient_pool **out, const options *settings, unsigned
         TRY(worker_open(&p->computing[i], &own));
         own.dataset_of = gradient_pool_own(p);
     }
+    /* If any worker's shard is empty, the last one's is. */
+    TRY(worker_shard_open(&p->shards[workers - 1], gradient_pool_own(p), settings, workers - 1,
+                          workers));
     *out = p;
     p = NULL;
 done:

@@ -35,6 +35,7 @@ struct gradient_job { /* zero-initialise; one per worker at most at a time */
 
 /* Worker numbers are 0 … workers_max − 1; 0: as `workers`, the number that the data is divided by.
  * `threads` 0: one for each core. Reads the keys of worker_open(). Shards open at first use.
+ * ERROR_USAGE: there are fewer samples than workers.
  * `stop`: as in struct worker_options. */
 status gradient_pool_open(gradient_pool **out, const options *settings, unsigned workers,
                           unsigned workers_max, unsigned threads,

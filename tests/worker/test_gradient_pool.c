@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <malloc.h>
+#include <string.h>
 
 #include "experiments/config/config.h"
 #include "worker/data/dataset.h"
@@ -46,10 +47,28 @@ static void the_workers_of_a_pool_share_one_dataset(void **state)
     options_close(&settings);
 }
 
+/* Before any worker computes. */
+static void a_pool_with_too_many_workers_does_not_open(void **state)
+{
+    (void)state;
+    static const char *const set[] = {"dataset=gaussian", "dataset.samples=3", "dataset.size=2",
+                                      "model=softmax", NULL};
+    options *settings = NULL;
+    gradient_pool *pool = NULL;
+    assert_int_equal(config_compose_texts(&settings, set, NULL, "test"), OK);
+    assert_int_equal(gradient_pool_open(&pool, settings, 4, 0, 1, NULL), ERROR_USAGE);
+    assert_null(pool);
+    assert_non_null(strstr(error_message(), "sampler=whole"));
+    assert_int_equal(gradient_pool_open(&pool, settings, 3, 4, 1, NULL), OK);
+    gradient_pool_close(&pool);
+    options_close(&settings);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_workers_of_a_pool_share_one_dataset),
+        cmocka_unit_test(a_pool_with_too_many_workers_does_not_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -267,6 +267,7 @@ static void a_text_refuses_reshuffled_shards_and_too_many_workers(void **state)
     assert_int_equal(options_open(&o), OK);
     assert_int_equal(options_declare(o, keys), OK);
     assert_int_equal(sampler_open(&s, o, &d, 2, 3), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "only 2 blocks of dataset.context=8 starts"));
     assert_int_equal(options_set(o, "sampler", "reshuffled", "test"), OK);
     assert_int_equal(sampler_open(&s, o, &d, 0, 1), ERROR_USAGE);
     assert_non_null(strstr(error_message(), "sampler=whole"));

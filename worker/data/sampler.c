@@ -51,6 +51,13 @@ static status choose_shard(sampler *s, const char *kind, uint32_t samples, unsig
     } else {
         own_part(s, samples, worker, workers);
     }
+    if (s->size == 0 && s->block > 0) {
+        FAIL(ERROR_USAGE,
+             "worker %u of %u has no training samples, because the text has only %u blocks of "
+             "dataset.context=%u starts; use fewer workers, a smaller dataset.context, a longer "
+             "text or sampler=whole",
+             worker, workers, (samples + s->block - 1) / s->block, s->block);
+    }
     if (s->size == 0) {
         FAIL(ERROR_USAGE,
              "worker %u of %u has no training samples, because the split has only %u; use fewer "

@@ -11,9 +11,10 @@
  * A worker beyond the first W (w ≥ W, key workers.max) has no part of a partition. It draws from
  * the whole split in its own order, as with sampler=whole. sampler=reshuffled has no place for it.
  *
- * Shard sizes differ by at most one sample. Workers do not wait for larger shards: a batch
- * continues across the end of a pass, so every batch is full and the number of batches is
- * unlimited. Batch k is elements [k·B, (k+1)·B) of the concatenated permutations.
+ * Shard sizes differ by at most one sample, and the last worker's is the smallest. Workers do not
+ * wait for larger shards: a batch continues across the end of a pass, so every batch is full and
+ * the number of batches is unlimited. Batch k is elements [k·B, (k+1)·B) of the concatenated
+ * permutations.
  *
  * Text: batch k draws the starts of its windows independently and uniformly, with repetition, from
  * the stream (RANDOM_WINDOWS, seed, worker, k). With sampler=whole it draws from all starts. With
