@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "experiments/config/config_effect.h"
 #include "experiments/config/keys.h"
 
 #include <stdlib.h>
@@ -76,6 +77,7 @@ status experiment_read_settings(const struct yaml_tree *d, const struct node *ma
     if (map == NULL)
         goto done;
     TRY(node_require(d, map, NODE_MAP, "settings"));
+    TRY(config_check_lengths(d, map));
     for (size_t i = 0; i < map->count; i++) {
         struct text origin = {0};
         TRY(node_require(d, &map->children[i], NODE_SCALAR, map->keys[i]));

@@ -140,6 +140,7 @@ static status read_settings(struct settings *s, const char *path)
     if (node_child(&d.root, "arms") != NULL)
         FAIL(ERROR_USAGE, "%s is an experiment file; run it with `gradlag reproduce %s`", path,
              path);
+    TRY(config_check_lengths(&d, &d.root));
     for (size_t i = 0; i < d.root.count; i++)
         TRY(add_value_of(s, &d, d.root.keys[i], &d.root.children[i]));
 done:
@@ -558,12 +559,20 @@ uint64_t config_hash_number(const options *o)
     return strtoull(hex, NULL, 16);
 }
 
+/* `epochs` if another key sets the length: a file must not have both. */
+static bool is_overruled_length(const options *o, const char *key)
+{
+    return strcmp(key, "epochs") == 0 &&
+           (options_real(o, "samples") > 0 || options_real(o, "updates") > 0 ||
+            options_real(o, "seconds") > 0);
+}
+
 void config_print(const options *o, FILE *to)
 {
     for (size_t i = 0; i < options_count(o); i++) {
         const struct option *option = options_at(o, i);
         struct text line = {0};
-        if (key_use_of(option->key) == KEY_INTERNAL)
+        if (key_use_of(option->key) == KEY_INTERNAL || is_overruled_length(o, option->key))
             continue;
         text_add(&line, "%s: ", option->key);
         add_value(&line, o, option);

@@ -59,7 +59,8 @@ struct int_list {
 /* Whether an argument names a file: one that exists and either has no '=' or ends in .yaml or .yml
  * (lr=0.1/base.yaml). */
 bool settings_is_file(const char *argument);
-/* Reads "FILE.yaml" (a flat map of keys) and key=value arguments, in order. ERROR_USAGE. */
+/* Reads "FILE.yaml" (a flat map of keys) and key=value arguments, in order. ERROR_USAGE, also if a
+ * file has two lengths (config_check_lengths). */
 status settings_read_arguments(struct settings *s, int argc, char **argv) MUST_CHECK;
 
 /* Adds workers=SLOTS if the settings of a real run have hosts but no workers. ERROR_USAGE: hosts
@@ -89,7 +90,8 @@ void config_member_json(const options *o, const char *key, struct text *out);
 void config_hash(const options *o, char hex[65]);
 /* The first 8 bytes of config_hash. */
 uint64_t config_hash_number(const options *o);
-/* Prints YAML that composes to the same settings, with the origin of each value. */
+/* Prints YAML that composes to the same settings, with the origin of each value. `epochs` is left
+ * out if another key sets the length. */
 void config_print(const options *o, FILE *to);
 /* Adds all settings that were set, as "key=value" arguments, internal keys too. */
 void config_arguments(const options *o, struct settings *out);

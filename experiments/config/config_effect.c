@@ -22,6 +22,7 @@
 #include "worker/pace/pace.h"
 #include "worker/training.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define HEX_DIGITS "0123456789abcdefABCDEF"
@@ -243,6 +244,31 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         return true;
     }
     return false;
+}
+
+/* A list of values is an axis of a sweep. */
+static bool is_zero(const struct node *n)
+{
+    return n->kind == NODE_SCALAR && strtod(n->text, NULL) == 0;
+}
+
+status config_check_lengths(const struct yaml_tree *d, const struct node *map)
+{
+    status result = OK;
+    static const char *const lengths[] = {"epochs", "samples", "updates", "seconds"};
+    const char *before = NULL;
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+        const struct node *n = node_child(map, lengths[i]);
+        if (n == NULL || is_zero(n))
+            continue;
+        if (before != NULL) {
+            FAIL(ERROR_USAGE, "%s:%u: %s and %s both set the length of training; keep one of them",
+                 d->name, n->line, before, lengths[i]);
+        }
+        before = lengths[i];
+    }
+done:
+    return result;
 }
 
 static status check_correction(const options *o)

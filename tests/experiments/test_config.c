@@ -401,6 +401,8 @@ static void errors_in_a_file_name_its_line(void **state)
         {"workers: {a: 1}\n", ":1: workers "},
         {"workers: 4\nworkers: 5\n", ":2: 'workers' "},
         {"workers: 4\n  lr: : 3\n", ":2: "},
+        {"epochs: 3\nupdates: 50\n", ":2: epochs and updates both"},
+        {"updates: 50\nepochs: 3\n", "both set the length"},
         {"", "glconfig-"},
         {"- a\n- b\n", ":1: "},
     };
@@ -505,9 +507,9 @@ static void printed_settings_compose_to_the_same_configuration(void **state)
     options *o, *again;
     char hash[65], after[65], *written = NULL;
     size_t length = 0;
-    assert_int_equal(
-        COMPOSE(&o, "damping=polynomial", "damping.power=0.3", "tag=x: # y", "lr=0.1", "epochs=2"),
-        OK);
+    assert_int_equal(COMPOSE(&o, "damping=polynomial", "damping.power=0.3", "tag=x: # y", "lr=0.1",
+                             "updates=50"),
+                     OK);
     FILE *memory = open_memstream(&written, &length);
     config_print(o, memory);
     fclose(memory);

@@ -141,11 +141,59 @@ static void axes_that_do_not_fit_are_refused(void **state)
     }
 }
 
+/* Composes the arm of an experiment with these columns and settings. */
+static status compose_lengths(const char *columns, const char *base, const char *arm, options **o)
+{
+    struct text text = {0};
+    struct experiment e;
+    struct settings all = {0}, none = {0};
+    text_add(&text,
+             "name: n\nquestion: q\ncolumns: %s: [10]\nsettings: {%s}\n"
+             "arms: {a: {label: a, settings: {%s}}}\n",
+             columns, base, arm);
+    status result = open_text(&e, text.at);
+    if (result == OK) {
+        experiment_settings(&e, &e.arms[0], 10, 1, false, &none, &all);
+        result = config_compose(o, &all);
+        experiment_close(&e);
+    }
+    settings_free(&all);
+    text_free(&text);
+    return result;
+}
+
+static void a_later_layer_overrules_a_length_but_one_map_has_only_one(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *columns, *base, *arm, *counts; /* NULL: an error */
+    } of[] = {
+        {"updates\nupdates", "epochs: 3", "lr: 0.1", "updates"},
+        {"updates\nupdates", "lr: 0.1", "epochs: 3", "updates"},
+        {"batch\nbatch", "epochs: 3", "samples: 100", "samples"},
+        {"batch\nbatch", "samples: 100", "epochs: 3", "epochs"},
+        {"batch\nbatch", "updates: 50,\n epochs: 3", "lr: 0.1", NULL},
+        {"batch\nbatch", "lr: 0.1", "epochs: 3,\n updates: 50", NULL},
+    };
+    static const char *const lengths[] = {"epochs", "samples", "updates"};
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        options *o = NULL;
+        const status result = compose_lengths(of[i].columns, of[i].base, of[i].arm, &o);
+        assert_int_equal(result, of[i].counts != NULL ? OK : ERROR_USAGE);
+        if (result != OK)
+            assert_non_null(strstr(error_message(), "epochs and updates both"));
+        for (size_t k = 0; k < COUNT_OF(lengths) && result == OK; k++)
+            assert_int_equal(options_was_set(o, lengths[k]), strcmp(lengths[k], of[i].counts) == 0);
+        options_close(&o);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_may_be_combinations_of_several_axes),
         cmocka_unit_test(axes_that_do_not_fit_are_refused),
+        cmocka_unit_test(a_later_layer_overrules_a_length_but_one_map_has_only_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
