@@ -16,7 +16,6 @@ enum random_purpose { /* never renumber: the values determine the streams of rec
                       RANDOM_DATASET = 3,        /* synthetic data: step = sample or class */
                       RANDOM_PACE = 4,           /* step = the worker's step */
                       RANDOM_AUGMENTATION = 5,   /* step = batch; its samples in turn */
-                      RANDOM_COMPRESSION = 6,
                       RANDOM_SEARCH = 7,
                       RANDOM_TEST = 8,
                       RANDOM_CRASH = 9,     /* step = the virtual worker's life */

@@ -11,6 +11,6 @@ static tensor *forward(tape *t, tensor *x, const struct model *m)
 
 const struct model_kind model_resnet8 = {
     .about = {"resnet8", "residual network of three blocks (16, 32, 64 channels) with batch norm",
-              "He et al. 2016, section 4.2", NULL},
+              "He et al. 2016, section 4.2, with projection shortcuts (option B)", NULL},
     .forward = forward,
 };
