@@ -1,16 +1,17 @@
 /* test_onednn_runtime.c — the CPU backend refuses a oneDNN build that computes asynchronously or in
- * other memory. */
+ * other memory, and avoids oneDNN's reference code on processors without AVX2. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <dlfcn.h>
 #include <string.h>
 
 #include <oneapi/dnnl/dnnl.h>
 
-#include "worker/backend.h"
+#include "tests/worker/gradients.h"
 
 /* Replaces the runtime that oneDNN reports. */
 static unsigned built_for;
@@ -44,10 +45,55 @@ static void an_asynchronous_onednn_is_a_usage_error(void **state)
     }
 }
 
+static unsigned convolutions, references;
+
+/* Replaces that of oneDNN: counts the convolutions. */
+dnnl_status_t dnnl_primitive_create(dnnl_primitive_t *out, const_dnnl_primitive_desc_t p)
+{
+    dnnl_status_t (*of_onednn)(dnnl_primitive_t *, const_dnnl_primitive_desc_t) = (dnnl_status_t(*)(
+        dnnl_primitive_t *, const_dnnl_primitive_desc_t))dlsym(RTLD_NEXT, "dnnl_primitive_create");
+    dnnl_primitive_kind_t kind = dnnl_undefined_primitive;
+    const char *name = "";
+    (void)dnnl_primitive_desc_query(p, dnnl_query_primitive_kind, 0, &kind);
+    (void)dnnl_primitive_desc_query(p, dnnl_query_impl_info_str, 0, (void *)&name);
+    convolutions += kind == dnnl_convolution;
+    references += kind == dnnl_convolution && strncmp(name, "ref", 3) == 0;
+    return of_onednn(out, p);
+}
+
+static dnnl_status_t limited; /* the result of the limit in main() */
+
+static void without_avx2_no_convolution_is_reference_code(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        struct shape images;
+    } cases[] = {{"lenet", {1, 28, 28}}, {"cnn", {2, 21, 17}}, {"resnet8", {3, 16, 16}}};
+    if (limited != dnnl_success) {
+        print_message("skipped: this oneDNN cannot be limited to SSE4.1\n");
+        skip();
+    }
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct about *about = registry_find(&model_registry, cases[i].model);
+        const struct model m = {.kind = (const struct model_kind *)about, .classes = 10};
+        struct fixture f;
+        convolutions = references = 0;
+        fixture_open(&f, &m, cases[i].images, 4, 5);
+        fixture_step(&f, f.parameters, f.gradient);
+        assert_true(convolutions > 0);
+        assert_int_equal(references, 0);
+        assert_gradient_is_right(&f, 1e-3, 6e-2);
+        fixture_close(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_asynchronous_onednn_is_a_usage_error),
+        cmocka_unit_test(without_avx2_no_convolution_is_reference_code),
     };
+    limited = dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41);
     return cmocka_run_group_tests_name("onednn_runtime", tests, NULL, NULL);
 }

@@ -349,6 +349,13 @@ static status open_backward_data(struct cpu *c, struct cpu_convolution *k, const
                                               rounded ? l->gradient : destination, &l->window,
                                               forward),
              what);
+    if (is_reference(p)) { /* without AVX2: the forward pass's layout has no fast implementation */
+        dnnl_primitive_desc_destroy(p);
+        p = NULL;
+        TRY_DNNL(onednn_convolution_backward_data(&p, c->engine, l->source_gradient, l->weight,
+                                                  l->gradient, &l->window, forward),
+                 what);
+    }
     onednn_const_layout weight = cpu_chosen(p, dnnl_query_weights_md);
     onednn_const_layout chosen = cpu_chosen(p, dnnl_query_diff_src_md);
     TRY(bridge(c, l->weight_plain, weight, weight, &k->weight_for_data, &k->weight_for_data_in));
