@@ -55,6 +55,8 @@ class _Model:
         if not isinstance(self.module, torch.nn.Module) or not any(p.requires_grad for p in self.module.parameters()):
             raise TypeError(f"model(request) must return an nn.Module with parameters to train, not {_name(self.module)}")
         self.device = next(self.module.parameters()).device
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # bind() and _store() call functions of the current device
         self.copy = self.device.type != "cpu"
         self.page_locked = set()
         self.trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}

@@ -11,7 +11,11 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import unittest
+from unittest import mock
+
+import numpy
 
 from rig import ROOT, SMALL, VIRTUAL, InFolder as Folder, needs
 
@@ -227,6 +231,26 @@ class TorchEvaluation(InFolder):
         for training in ("", "    def forward(self, x): return super().forward(x + torch.randn_like(x))\n"):
             rows = self.rows(training, self.SAMPLES if training else "Noisy()", self.NOISY)
             self.assertEqual(len({(row["parameters_sha256"], row["final_loss"]) for row in rows}), 1)
+
+
+@needs("torch")
+class TorchDevice(unittest.TestCase):
+    def test_calls_of_cuda_are_of_the_device_of_the_module(self):
+        import torch
+        import gradlag.torch
+
+        class OnGpu(torch.nn.Linear):  # its parameters are on the CPU, and say otherwise
+            def parameters(self, recurse=True):
+                return iter([types.SimpleNamespace(requires_grad=True, device=torch.device("cuda:1"))])
+
+        with mock.patch.object(torch, "cuda") as cuda:
+            model = gradlag.torch._Model(types.SimpleNamespace(threads=1, seed=1), lambda _: OnGpu(2, 1), lambda _: {"train": [(0, 0)]}, None, 0, None)
+            vectors = [{name: numpy.zeros(p.shape, numpy.float32) for name, p in model.trained.items()} for _ in range(2)]
+            model.bind(*vectors)
+            model._store()
+        calls = [name for name, _, _ in cuda.mock_calls if name in ("set_device", "cudart().cudaHostRegister", "synchronize")]
+        self.assertEqual(calls, ["set_device", "cudart().cudaHostRegister", "cudart().cudaHostRegister", "synchronize"])
+        cuda.set_device.assert_called_once_with(torch.device("cuda:1"))
 
 
 @needs("torch")
