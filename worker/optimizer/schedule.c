@@ -3,9 +3,10 @@
  *
  * An update stands for the samples (before, after]. Evaluated at `before`, the first update of a
  * ramp from 0 would have rate 0; evaluated at `after`, the last update of a decay to 0 would. At
- * the middle neither has. Where the rate is linear, its integral over an interval equals the
- * middle's value times the length. The sum of rate × samples over a training then does not depend
- * on the samples per update, so runs with small and large updates move equally far.
+ * the middle neither has, unless half or more of the last update lies beyond the end. Where the
+ * rate is linear, its integral over an interval equals the middle's value times the length. The sum
+ * of rate × samples over a training then does not depend on the samples per update, so runs with
+ * small and large updates move equally far.
  *
  * warmup=ramp starts at 0, not at the unscaled rate as in Goyal et al. 2017 (§2.2; warmup=gradual).
  * It therefore has the same meaning for any number of workers, and without scaling.

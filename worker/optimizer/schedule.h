@@ -61,8 +61,9 @@ static inline void schedule_at(struct schedule *s, double seconds)
 {
     s->seconds = seconds;
 }
-/* The rate of the update that uses samples (before, after], evaluated at their middle. A ramp or
- * decay alone never makes it 0 while the update begins before the end. */
+/* The rate of the update that uses samples (before, after], evaluated at their middle. Without key
+ * seconds a ramp never makes it 0, and a decay to 0 does only if half or more of the update lies
+ * beyond the end. */
 double schedule_rate(const struct schedule *s, uint64_t before, uint64_t after);
 /* The middle of these samples, in epochs. */
 double schedule_epoch(const struct schedule *s, uint64_t before, uint64_t after);
