@@ -4,6 +4,7 @@
 #include "experiments/config/keys.h"
 #include "experiments/sweep/sweep_axis.h"
 #include "tests/rigs/scratch.h"
+#include "worker/optimizer/optimizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -543,6 +544,18 @@ static void exported_arguments_compose_to_the_same_configuration(void **state)
     settings_free(&s);
 }
 
+static void the_help_of_weight_decay_names_each_optimizer_that_decays_apart(void **state)
+{
+    (void)state;
+    const char *help = keys_find("weight_decay")->help;
+    for (size_t i = 0; i < optimizer_registry.count; i++) {
+        const struct optimizer_kind *kind =
+            (const struct optimizer_kind *)optimizer_registry.entries[i];
+        if (kind->decay_apart != (strstr(help, kind->about.name) != NULL))
+            fail_msg("%s: %s", kind->about.name, help);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,6 +581,7 @@ int main(void)
         cmocka_unit_test(json_holds_every_key_with_its_type),
         cmocka_unit_test(printed_settings_compose_to_the_same_configuration),
         cmocka_unit_test(exported_arguments_compose_to_the_same_configuration),
+        cmocka_unit_test(the_help_of_weight_decay_names_each_optimizer_that_decays_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

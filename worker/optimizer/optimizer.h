@@ -8,9 +8,9 @@
  *     outside the velocity)
  *   - nesterov  v ← μ v + g;  θ ← θ − η (g + μ v)
  *
- * g = scale · gradient + weight_decay · θ_in; only adamw keeps the decay separate. No -ffast-math
- * and no contraction: every element is computed by the same IEEE operations for any vector width,
- * position and chunking.
+ * g = scale · gradient + weight_decay · θ_in. Kinds with `decay_apart` (adamw, nadamw, lion, muon)
+ * subtract η · weight_decay · θ_in from θ instead. No -ffast-math and no contraction: every element
+ * is computed by the same IEEE operations for any vector width, position and chunking.
  *
  * η outside the velocity is the momentum correction of Goyal et al. 2017 (§3): a change of η acts
  * at once on the whole of v. With optimizer.momentum_correction=false η is inside, and each part of
