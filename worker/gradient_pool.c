@@ -15,7 +15,7 @@ struct gradient_pool {
     worker **computing;             /* [helpers + 1]: of each helper, then of the calling thread */
     worker_shard **shards;          /* [workers_max]: NULL until first used */
     struct gradient_job **busy;     /* [workers_max]: submitted and not yet idle; NULL: none */
-    atomic_uint_least64_t total_ns; /* processor time of all gradients */
+    atomic_uint_least64_t total_ns; /* processor time: gradient_pool_computing_s() */
 };
 
 static uint64_t thread_ns(void)

@@ -46,7 +46,8 @@ unsigned gradient_pool_threads(const gradient_pool *p);
 /* The calling thread's worker: for parameters and evaluations. */
 worker *gradient_pool_own(gradient_pool *p);
 
-/* Processor time of all gradients so far, in seconds. */
+/* Processor time that the pool's threads spent on gradients so far, in seconds. Not included: the
+ * backend's other threads (key threads > 1), and the program of an external model. */
 double gradient_pool_computing_s(gradient_pool *p);
 
 /* As helpers_submit(), helpers_finish() and helpers_cancel(). The job must be idle at submission. A

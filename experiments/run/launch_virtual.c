@@ -12,7 +12,6 @@
 #include "results/query/push_reader.h"
 #include "sync/trainer.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,19 +95,23 @@ done:
     return result;
 }
 
-/* Records the cost of the simulation itself. "the rest" is evaluations, updates and the engine. */
+/* Records the cost of the simulation itself. "the rest" is evaluations, updates and the engine. It
+ * is separate only if gradient_pool_computing_s() counts the whole time of gradients. */
 static void note_cost(const struct role_process *p, gradient_pool *pool, double began_s,
                       double cpu_s, const struct training_outcome *out)
 {
-    char detail[200];
-    double all_s = clock_process_cpu_seconds() - cpu_s;
-    double computing_s = gradient_pool_computing_s(pool);
-    snprintf(detail, sizeof detail,
-             "%.3f s on %u threads for %.6f virtual seconds; processor time: %.3f s gradients, "
-             "%.3f s the rest",
-             clock_seconds() - began_s, gradient_pool_threads(pool), out->train_seconds,
-             computing_s, all_s - computing_s);
-    recorder_event(p->recorder, out->train_seconds, SEVERITY_INFO, "simulated", -1, detail);
+    struct text detail = {0};
+    const double all_s = clock_process_cpu_seconds() - cpu_s;
+    const double computing_s = gradient_pool_computing_s(pool);
+    text_add(&detail, "%.3f s on %u threads for %.6f virtual seconds; processor time: ",
+             clock_seconds() - began_s, gradient_pool_threads(pool), out->train_seconds);
+    if (options_integer(p->settings, "threads") == 1 &&
+        strcmp(options_text(p->settings, "model"), "external") != 0)
+        text_add(&detail, "%.3f s gradients, %.3f s the rest", computing_s, all_s - computing_s);
+    else
+        text_add(&detail, "%.3f s", all_s);
+    recorder_event(p->recorder, out->train_seconds, SEVERITY_INFO, "simulated", -1, detail.at);
+    text_free(&detail);
 }
 
 /* Recorded at the end, where `gradlag show` prints it also after thousands of other events. */

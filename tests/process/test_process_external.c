@@ -54,6 +54,11 @@ static void every_mode_trains_an_external_model(void **state)
     /* The line's own loss is 0.0004; without training it is 2. */
     process_expect_answer(r, "SELECT count(*) FROM run WHERE final_loss < 0.1", "6");
     process_expect_answer(r, "SELECT count(*) FROM run WHERE dataset = 'external'", "6");
+    /* Processor time of another program is not in this process. */
+    process_expect_answer(r,
+                          "SELECT count(*) || ' ' || sum(detail LIKE '%gradients%') FROM event "
+                          "WHERE code = 'simulated'",
+                          "3 0");
     process_expect_nothing_left(r);
 }
 

@@ -398,6 +398,18 @@ static void a_trace_sets_the_pace(void **state)
     process_expect_error(r, "pace.path");
 }
 
+static void the_processor_time_of_gradients_is_separate_if_one_thread_computes_them(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "threads=1"), OK);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "threads=2"), OK);
+    process_expect_answer(
+        r,
+        "SELECT group_concat(detail LIKE '%time: % s gradients, % s the rest', ' ') "
+        "FROM event WHERE code = 'simulated'",
+        "1 0");
+}
+
 static void keys_without_effect_in_a_virtual_run_are_a_usage_error(void **state)
 {
     struct process_rig *r = *state;
@@ -576,6 +588,7 @@ int main(void)
         TEST(thousands_of_virtual_workers_train),
         TEST(a_recorded_run_sets_the_pace),
         TEST(a_trace_sets_the_pace),
+        TEST(the_processor_time_of_gradients_is_separate_if_one_thread_computes_them),
         TEST(keys_without_effect_in_a_virtual_run_are_a_usage_error),
         cmocka_unit_test(only_computed_or_held_gradients_take_memory),
         cmocka_unit_test(the_checkpoint_of_a_stopped_run_holds_one_version),
