@@ -112,10 +112,10 @@ static void describe_claim(const struct judged_claim *j, struct text *why, struc
     out->why = why->at;
 }
 
-/* The report shows expected values by worker count alone. */
+/* The report shows expected values of experiments with a single axis. */
 static size_t expected_count(const struct experiment *e, const struct arm *arm)
 {
-    return e->axis != NULL && strcmp(e->axis, "workers") == 0 ? arm->expected_count : 0;
+    return e->axis != NULL ? arm->expected_count : 0;
 }
 
 static status describe_arms(struct report_claim_set *j, const struct experiment *e)
@@ -134,7 +134,7 @@ static status describe_arms(struct report_claim_set *j, const struct experiment 
                                          .expected = &j->expected[count],
                                          .expected_count = expected_count(e, arm)};
         for (size_t k = 0; k < expected_count(e, arm); k++) {
-            j->expected[count++] = (struct report_expected){.workers = arm->expected[k].column,
+            j->expected[count++] = (struct report_expected){.column = arm->expected[k].column,
                                                             .value = arm->expected[k].value};
         }
     }
@@ -255,12 +255,26 @@ done:
     return result;
 }
 
-static bool has_panels(const struct experiment *e)
+static bool has_whole_numbers(const struct experiment_axis *a)
 {
-    bool workers = false;
-    for (size_t i = 0; i < e->axis_count; i++)
-        workers |= strcmp(e->axes[i].name, "workers") == 0;
-    return workers && e->axis_count > 1;
+    bool whole = !a->named;
+    for (size_t i = 0; i < a->count; i++)
+        whole = whole && a->levels[i].name[strspn(a->levels[i].name, "0123456789")] == '\0';
+    return whole;
+}
+
+/* The key of the columns of the plots: `workers`, or else the last axis of whole numbers. NULL:
+ * there is none. */
+static const char *plot_axis(const struct experiment *e)
+{
+    const char *found = e->axis;
+    for (size_t i = 0; i < e->axis_count; i++) {
+        if (strcmp(e->axes[i].name, "workers") == 0)
+            return "workers";
+        if (has_whole_numbers(&e->axes[i]))
+            found = e->axes[i].name;
+    }
+    return found;
 }
 
 static int by_run_and_name(const void *a, const void *b)
@@ -275,7 +289,7 @@ static status describe_panels(struct report_claim_set *j, struct report_experime
     status result = OK;
     const struct reproduction *r = &j->part[j->quick];
     const struct experiment *e = &r->e;
-    if (!has_panels(e))
+    if (out->axis == NULL || e->axis_count < 2)
         goto done;
     TRY(memory_new(&j->runs, r->uses.count, sizeof *j->runs, "panels"));
     TRY(memory_new(&j->names, r->uses.count, sizeof *j->names, "panels"));
@@ -285,7 +299,7 @@ static status describe_panels(struct report_claim_set *j, struct report_experime
         if (r->plan.runs[u->run].run_id == 0)
             continue;
         for (size_t k = 0; k < e->axis_count; k++)
-            if (strcmp(e->axes[k].name, "workers") != 0)
+            if (strcmp(e->axes[k].name, out->axis) != 0)
                 add_level(e, u->column, k, name);
         j->runs[j->run_count++] =
             (struct report_panel){.run = r->plan.runs[u->run].run_id, .name = name->at};
@@ -316,6 +330,7 @@ static status describe(struct report_claim_set *j, struct report_experiment *out
     *out = (struct report_experiment){.name = e->name,
                                       .question = e->question,
                                       .source = e->source,
+                                      .axis = plot_axis(e),
                                       .part = j->described.at,
                                       .verdict = j->verdict,
                                       .discussion = e->discussion,

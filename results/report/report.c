@@ -74,6 +74,21 @@ static const struct outcome_texts *texts_of(const struct report_section *s)
     return s->in_nats ? &nats : s->of_validation ? &validation : s->by_loss ? &loss : &accuracy;
 }
 
+bool report_over_workers(const struct report_section *s)
+{
+    return strcmp(s->axis, "#workers") == 0;
+}
+
+struct report_column report_column(const struct report_section *s, int64_t column)
+{
+    struct report_column c;
+    if (report_over_workers(s))
+        snprintf(c.text, sizeof c.text, "%lld worker%s", (long long)column, column == 1 ? "" : "s");
+    else
+        snprintf(c.text, sizeof c.text, "%s=%lld", s->axis + 1, (long long)column);
+    return c;
+}
+
 const char *report_outcome_name(const struct report_section *s)
 {
     return texts_of(s)->name;
@@ -312,7 +327,7 @@ static void add_facts(struct text *out, const struct report_section *s)
 
 static void add_parts(struct text *out, const struct report_data *d, const struct report_section *s)
 {
-    static report_part *const parts[] = {report_legend,     report_workers,   report_curves,
+    static report_part *const parts[] = {report_legend,     report_outcomes,  report_curves,
                                          report_throughput, report_staleness, report_time};
     for (size_t i = 0; i < COUNT_OF(parts); i++)
         parts[i](out, d, s);

@@ -22,7 +22,7 @@ struct report_claim {
 };
 /* The value of the experiment's source for a cell: percent, or a loss. */
 struct report_expected {
-    int64_t workers;
+    int64_t column; /* value of the experiment's axis */
     double value;
 };
 struct report_arm {
@@ -51,16 +51,19 @@ struct report_map {
     const struct report_map_cell *cells;
     size_t cell_count;
 };
-/* A run of an experiment with the axis `workers` and further ones: the levels of the further ones.
- */
+/* A run of an experiment with the axis of the plots and further ones: the levels of the further
+ * ones. */
 struct report_panel {
     int64_t run; /* its id in the file */
     const char *name;
 };
 struct report_experiment {
     const char *name, *question, *source; /* source may be NULL */
-    const char *part;                     /* NULL, or the part that was judged: "the quick part" */
-    const char *verdict;                  /* lines, or NULL */
+    /* The key whose values are the columns of the plots and of expected values; NULL: workers. If a
+     * run has no whole number as its value, the columns of the plots are numbers of workers. */
+    const char *axis;
+    const char *part;              /* NULL, or the part that was judged: "the quick part" */
+    const char *verdict;           /* lines, or NULL */
     const char *tuning;            /* choices of tuning and numbers of trials: lines, or NULL */
     const char *discussion;        /* discussion of the results, for html_prose(), or NULL */
     const struct report_arm *arms; /* in the order of the page */

@@ -1,6 +1,6 @@
 /*
- * report_accuracy.c — final accuracy against the number of workers; for data without classes, and
- * for runs without test split, the loss.
+ * report_accuracy.c — final accuracy against the number of workers, or against another key of the
+ * columns; for data without classes, and for runs without test split, the loss.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -20,31 +20,35 @@ static double last_outcome(const struct report_section *s, const struct report_c
 }
 
 /* The expected value of a cell; NaN: the experiment has none. */
-static double expected_of(const struct report_section *s, const char *arm, int64_t workers)
+static double expected_of(const struct report_section *s, const char *arm, int64_t column)
 {
     for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++) {
         const struct report_arm *a = &s->about->arms[i];
         for (size_t k = 0; strcmp(a->name, arm) == 0 && k < a->expected_count; k++)
-            if (a->expected[k].workers == workers)
+            if (a->expected[k].column == column)
                 return a->expected[k].value;
     }
     return NAN;
 }
 
+/* Expected values are of the experiment's columns; those of the section may be others. */
 static bool any_expected(const struct report_section *s)
 {
+    const struct report_experiment *about = s->about;
     bool any = false;
-    for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++)
-        any = any || s->about->arms[i].expected_count > 0;
+    if (about == NULL || (about->axis != NULL && strcmp(about->axis, s->axis + 1) != 0))
+        return false;
+    for (size_t i = 0; i < about->arm_count; i++)
+        any = any || about->arms[i].expected_count > 0;
     return any;
 }
 
-static void add_table_of_workers(struct text *out, const struct report_data *d,
+static void add_table_of_columns(struct text *out, const struct report_data *d,
                                  const struct report_section *s)
 {
     bool expects = any_expected(s);
     const char *const titles[] = {"arm",
-                                  "#workers",
+                                  s->axis,
                                   "#n",
                                   "#mean",
                                   "#95 % from",
@@ -58,18 +62,18 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
                                   expects ? "#expected" : NULL,
                                   NULL};
     struct html_table t;
-    char caption[96];
+    char caption[160];
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
-    snprintf(caption, sizeof caption, "%s by arm and workers, over finished seeds",
-             report_outcome_caption(s));
+    snprintf(caption, sizeof caption, "%s by arm and %s, over finished seeds",
+             report_outcome_caption(s), s->axis + 1);
     html_table_begin(&t, out, caption, titles);
     for (size_t i = s->first_series; i < s->first_series + s->series_count; i++) {
         const struct report_cell *c;
         for (size_t k = 0; (c = report_cell_of(d, i, k)) != NULL; k++) {
             const struct sample *a = report_outcome_of(s, c);
             report_cell_series(&t, d, i);
-            html_cell_count(&t, c->workers);
+            html_cell_count(&t, c->column);
             html_cell_count(&t, a->n);
             html_cell_number(&t, sample_mean(a), decimals);
             report_cell_interval(&t, s, a);
@@ -80,7 +84,7 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
             html_cell_count(&t, c->count[RUN_DIVERGED]);
             html_cell_count(&t, c->count[RUN_FAILED] + c->count[RUN_STOPPED]);
             if (expects)
-                html_cell_number(&t, expected_of(s, d->series[i].arm, c->workers), decimals);
+                html_cell_number(&t, expected_of(s, d->series[i].arm, c->column), decimals);
         }
     }
     html_table_end(&t);
@@ -104,12 +108,12 @@ static void add_collapsed(struct text *tip, const struct report_cell *c)
         text_add(tip, ", %u collapsed to one class", c->collapsed);
 }
 
-/* Draws one series: line, intervals and marks. Marks of several series at one number of workers are
- * side by side. */
+/* Draws one series: line, intervals and marks. Marks of several series in one column are side by
+ * side. */
 static void draw_series(struct plot *p, const struct report_data *d, const struct report_section *s,
                         size_t series)
 {
-    double x[REPORT_WORKER_COUNTS], y[REPORT_WORKER_COUNTS];
+    double x[REPORT_COLUMNS], y[REPORT_COLUMNS];
     size_t count = 0;
     bool any = false;
     const struct report_cell *c;
@@ -118,9 +122,8 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
     double most = p->width > FIGURE_WIDTH ? 14 : 5;
     dx = fmax(-most, fmin(most, dx));
     plot_series_begin(p, its->style);
-    for (size_t k = 0; k < REPORT_WORKER_COUNTS && (c = report_cell_of(d, series, k)) != NULL;
-         k++) {
-        x[count] = (double)c->workers;
+    for (size_t k = 0; k < REPORT_COLUMNS && (c = report_cell_of(d, series, k)) != NULL; k++) {
+        x[count] = (double)c->column;
         y[count++] = last_outcome(s, c);
     }
     text_add(p->out, "<g transform=\"translate(%.1f 0)\">", dx);
@@ -133,8 +136,7 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
         report_interval(s, a, ends);
         plot_error_bar(p, x[k], ends[0], ends[1]);
         any = any || a->n > 0 || c->count[RUN_DIVERGED] > 0;
-        text_add(&tip, "%s, %lld worker%s: ", its->label, (long long)c->workers,
-                 c->workers == 1 ? "" : "s");
+        text_add(&tip, "%s, %s: ", its->label, report_column(s, c->column).text);
         report_outcome(&tip, s, a);
         add_collapsed(&tip, c);
         plot_mark(p, its->style, x[k], y[k], tip.at);
@@ -213,19 +215,28 @@ static void range_of_outcomes(const struct report_data *d, const struct report_s
     report_range_end(s, a);
 }
 
-static void add_plot_of_workers(struct text *out, const struct report_data *d,
-                                const struct report_section *s, const int64_t *workers,
+static const char *axis_in_title(const struct report_section *s)
+{
+    return report_over_workers(s) ? "the number of workers" : s->axis + 1;
+}
+
+/* A column of 0 has no place on a logarithmic axis. */
+static void add_plot_of_columns(struct text *out, const struct report_data *d,
+                                const struct report_section *s, const int64_t *columns,
                                 size_t count, bool wide)
 {
-    double ticks[REPORT_WORKER_COUNTS];
-    char description[256], title[64];
+    double ticks[REPORT_COLUMNS];
+    char description[320], title[128], range[128];
+    const bool over_workers = report_over_workers(s);
+    const double low = (double)columns[0], high = (double)columns[count - 1];
+    const bool logarithmic = low > 0;
     size_t end = s->first_series + s->series_count;
     bool labelled = wide && s->series_count <= LABELS;
     struct plot p = {.out = out,
-                     .x = {.low = (double)workers[0] / 1.25,
-                           .high = (double)workers[count - 1] * 1.25,
-                           .logarithmic = true,
-                           .label = "workers",
+                     .x = {.low = logarithmic ? low / 1.25 : low - 0.05 * (high - low),
+                           .high = logarithmic ? high * 1.25 : high + 0.05 * (high - low),
+                           .logarithmic = logarithmic,
+                           .label = s->axis + 1,
                            .ticks = ticks,
                            .tick_count = count},
                      .y = {.low = INFINITY,
@@ -244,14 +255,16 @@ static void add_plot_of_workers(struct text *out, const struct report_data *d,
                      .title = title,
                      .description = description};
     for (size_t i = 0; i < count; i++)
-        ticks[i] = (double)workers[i];
+        ticks[i] = (double)columns[i];
     range_of_outcomes(d, s, &p.y);
-    snprintf(title, sizeof title, "%s against the number of workers", report_outcome_title(s));
+    snprintf(title, sizeof title, "%s against %s", report_outcome_title(s), axis_in_title(s));
+    snprintf(range, sizeof range, "%s%s%lld to %lld%s", over_workers ? "" : s->axis + 1,
+             over_workers ? "" : " ", (long long)columns[0], (long long)columns[count - 1],
+             over_workers ? " workers" : "");
     snprintf(description, sizeof description,
-             "%s over %lld to %lld workers, one line for each of %zu arms, with 95 %% intervals. "
+             "%s over %s, one line for each of %zu arms, with 95 %% intervals. "
              "The next table has the numbers.",
-             report_outcome_name(s), (long long)workers[0], (long long)workers[count - 1],
-             s->series_count);
+             report_outcome_name(s), range, s->series_count);
     plot_begin(&p);
     for (size_t i = s->first_series; i < end; i++)
         draw_series(&p, d, s, i);
@@ -275,12 +288,12 @@ static void name_rows(struct plot *p, const struct report_data *d, const struct 
     }
 }
 
-/* With one number of workers, each arm is a row. */
+/* With one column, each arm is a row. */
 static void add_plot_of_arms(struct text *out, const struct report_data *d,
-                             const struct report_section *s, int64_t workers, bool wide)
+                             const struct report_section *s, int64_t column, bool wide)
 {
     const double row = wide ? 26 : 36, none = -1;
-    char description[256], title[64];
+    char description[320], title[128];
     double left = wide ? label_width(d, s) : 8;
     struct plot p = {
         .out = out,
@@ -302,11 +315,11 @@ static void add_plot_of_arms(struct text *out, const struct report_data *d,
         .title = title,
         .description = description};
     snprintf(description, sizeof description,
-             "%s with %lld workers, a row for each of %zu arms, with 95 %% intervals. The table "
+             "%s with %s, a row for each of %zu arms, with 95 %% intervals. The table "
              "after it has the numbers.",
-             report_outcome_name(s), (long long)workers, s->series_count);
-    snprintf(title, sizeof title, "%s with %lld worker%s", report_outcome_title(s),
-             (long long)workers, workers == 1 ? "" : "s");
+             report_outcome_name(s), report_column(s, column).text, s->series_count);
+    snprintf(title, sizeof title, "%s with %s", report_outcome_title(s),
+             report_column(s, column).text);
     range_of_outcomes(d, s, &p.x);
     plot_begin(&p);
     name_rows(&p, d, s, wide);
@@ -315,20 +328,18 @@ static void add_plot_of_arms(struct text *out, const struct report_data *d,
     plot_end(&p);
 }
 
-void report_workers(struct text *out, const struct report_data *d, const struct report_section *s)
+void report_outcomes(struct text *out, const struct report_data *d, const struct report_section *s)
 {
-    int64_t workers[REPORT_WORKER_COUNTS];
-    size_t count = report_worker_counts(d, s, workers, COUNT_OF(workers));
+    int64_t columns[REPORT_COLUMNS];
+    size_t count = report_columns(d, s, columns, COUNT_OF(columns));
+    const char *what = s->by_loss ? "Loss" : "Accuracy";
     if (s->count[RUN_FINISHED] == 0)
         return;
-    char title[96];
-    if (count > 1) {
-        snprintf(title, sizeof title, "%s against the number of workers",
-                 s->by_loss ? "Loss" : "Accuracy");
-    } else {
-        snprintf(title, sizeof title, "%s with %lld worker%s", s->by_loss ? "Loss" : "Accuracy",
-                 (long long)workers[0], workers[0] == 1 ? "" : "s");
-    }
+    char title[112];
+    if (count > 1)
+        snprintf(title, sizeof title, "%s against %s", what, axis_in_title(s));
+    else
+        snprintf(title, sizeof title, "%s with %s", what, report_column(s, columns[0]).text);
     report_figure_begin(
         out, title,
         "Mean over seeds at the end of training; bars are 95 %% intervals (for two "
@@ -338,9 +349,9 @@ void report_workers(struct text *out, const struct report_data *d, const struct 
      */
     for (int wide = d->figures == NULL; wide >= 0; wide--)
         if (count > 1)
-            add_plot_of_workers(out, d, s, workers, count, wide);
+            add_plot_of_columns(out, d, s, columns, count, wide);
         else
-            add_plot_of_arms(out, d, s, workers[0], wide);
-    add_table_of_workers(out, d, s);
+            add_plot_of_arms(out, d, s, columns[0], wide);
+    add_table_of_columns(out, d, s);
     report_figure_end(out);
 }

@@ -1,6 +1,6 @@
 /*
  * report_curves.c — accuracy during training against samples and against time (loss for data
- * without classes and for runs without test split), one plot per number of workers.
+ * without classes and for runs without test split), one plot per column.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -91,9 +91,9 @@ static void draw_curve(struct plot *p, const struct report_data *d, const struct
     plot_key(p, its->style, its->label);
 }
 
-/* Draws the curves of series `from` to `to` at one number of workers. false: there are none. */
+/* Draws the curves of series `from` to `to` in one column. false: there are none. */
 static bool add_panel(struct text *out, const struct report_data *d, const struct report_section *s,
-                      int64_t workers, size_t from, size_t to, bool by_time,
+                      int64_t column, size_t from, size_t to, bool by_time,
                       const struct plot_axis *y, bool large)
 {
     char title[96];
@@ -115,7 +115,7 @@ static bool add_panel(struct text *out, const struct report_data *d, const struc
                        "smallest to the largest seed. The next table has the numbers."};
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
-        if (c->series >= from && c->series < to && c->workers == workers && c->points > 0) {
+        if (c->series >= from && c->series < to && c->column == column && c->points > 0) {
             const struct curve_point *last = &c->curve[c->points - 1];
             plot_range(&p.x, sample_mean(by_time ? &last->seconds : &last->samples));
             curves++;
@@ -125,13 +125,13 @@ static bool add_panel(struct text *out, const struct report_data *d, const struc
         return false;
     p.x.high *= 1.02;
     p.y.label = d->figures != NULL ? report_outcome_name(s) : NULL; /* the page has a caption */
-    snprintf(title, sizeof title, "%s against %s with %lld worker%s", report_outcome_title(s),
-             by_time ? "time" : "samples", (long long)workers, workers == 1 ? "" : "s");
-    text_add(out, "<div><h4>%lld worker%s</h4>", (long long)workers, workers == 1 ? "" : "s");
+    snprintf(title, sizeof title, "%s against %s with %s", report_outcome_title(s),
+             by_time ? "time" : "samples", report_column(s, column).text);
+    text_add(out, "<div><h4>%s</h4>", report_column(s, column).text);
     plot_begin(&p);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
-        if (c->series >= from && c->series < to && c->workers == workers && c->points > 0)
+        if (c->series >= from && c->series < to && c->column == column && c->points > 0)
             draw_curve(&p, d, s, c, by_time);
     }
     plot_end(&p);
@@ -142,8 +142,8 @@ static bool add_panel(struct text *out, const struct report_data *d, const struc
 static void add_panels(struct text *out, const struct report_data *d,
                        const struct report_section *s, bool by_time)
 {
-    int64_t workers[REPORT_WORKER_COUNTS];
-    size_t count = report_worker_counts(d, s, workers, COUNT_OF(workers));
+    int64_t columns[REPORT_COLUMNS];
+    size_t count = report_columns(d, s, columns, COUNT_OF(columns));
     struct plot_axis y = {.low = INFINITY, .high = -INFINITY, .logarithmic = s->by_loss};
     range_of_curves(d, s, &y);
     size_t groups = (s->series_count + GROUP - 1) / GROUP;
@@ -156,7 +156,7 @@ static void add_panels(struct text *out, const struct report_data *d,
         }
         text_add(out, "<div class=\"panels%s\">\n", large ? " two" : "");
         for (size_t i = 0; i < count; i++) {
-            (void)add_panel(out, d, s, workers[i], s->first_series + from, s->first_series + to,
+            (void)add_panel(out, d, s, columns[i], s->first_series + from, s->first_series + to,
                             by_time, &y, large);
         }
         text_add(out, "</div>\n");
@@ -166,9 +166,8 @@ static void add_panels(struct text *out, const struct report_data *d,
 static void add_table_of_curves(struct text *out, const struct report_data *d,
                                 const struct report_section *s)
 {
-    static const char *const titles[] = {"arm",      "#workers", "#n",         "#samples",
-                                         "#seconds", "#mean",    "#95 % from", "#to",
-                                         "#least",   "#most",    NULL};
+    const char *const titles[] = {"arm",        s->axis, "#n",     "#samples", "#seconds", "#mean",
+                                  "#95 % from", "#to",   "#least", "#most",    NULL};
     struct html_table t;
     char caption[96];
     int decimals = report_outcome_decimals(s);
@@ -184,7 +183,7 @@ static void add_table_of_curves(struct text *out, const struct report_data *d,
             if (k % step != 0 && k + 1 < c->points)
                 continue;
             report_cell_series(&t, d, c->series);
-            html_cell_count(&t, c->workers);
+            html_cell_count(&t, c->column);
             html_cell_count(&t, c->curve[k].samples.n);
             html_cell_number(&t, sample_mean(&c->curve[k].samples), 0);
             html_cell_number(&t, sample_mean(&c->curve[k].seconds), 2);

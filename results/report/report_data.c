@@ -125,7 +125,7 @@ static struct report_run *run_of(const struct report_data *d, int64_t id)
 static void count_run(struct report_cell *c, const struct report_run *r)
 {
     if (c->runs++ == 0) {
-        c->workers = r->workers;
+        c->column = r->workers;
         c->mode = r->mode;
         c->words = r->words;
     }

@@ -1,7 +1,7 @@
 /*
  * report_data.h — the data of the report, read from the results file in one transaction: runs,
- * cells (runs that differ only in the seed), series (cells that differ only in the number of
- * workers) and experiments. Internal to results/.
+ * cells (runs that differ only in the seed), series (cells that differ only in the column) and
+ * experiments. Internal to results/.
  */
 #ifndef GRADLAG_RESULTS_REPORT_REPORT_DATA_H
 #define GRADLAG_RESULTS_REPORT_REPORT_DATA_H
@@ -60,7 +60,7 @@ struct time_sums {
 
 struct report_cell {
     size_t series;
-    int64_t workers;
+    int64_t column;     /* number of workers, or value of the section's axis */
     char *mode, *words; /* borrowed from its first run */
     unsigned count[RUN_STATUSES], runs, collapsed;
     /* Over the seeds of finished runs; runs of one seed are averaged first. */
@@ -92,7 +92,8 @@ struct report_section {
     bool first;                            /* of its experiment: has the claims and the map */
     const struct report_experiment *about; /* NULL: no claims and texts */
     bool trials;                           /* name is NAME/tuning */
-    bool by_loss;                          /* no run has an accuracy on the test split */
+    char axis[64]; /* the key of the columns as title in a table: "#workers", "#delay" */
+    bool by_loss;  /* no run has an accuracy on the test split */
     /* By the loss on the validation split: no run has a loss on the test split either, or the
      * section is of trials, between which the validation split chooses. */
     bool of_validation;
@@ -125,14 +126,14 @@ struct sqlite3_stmt;
 status report_query(struct sqlite3 *db, struct sqlite3_stmt **out, const char *name,
                     const char *experiment) MUST_CHECK;
 
-/* The i-th cell of a series, by number of workers; NULL: i is too large. */
+/* The i-th cell of a series, by column; NULL: i is too large. */
 const struct report_cell *report_cell_of(const struct report_data *d, size_t series, size_t i);
 /* Whether the cell belongs to the section. */
 bool report_is_of(const struct report_data *d, const struct report_section *s,
                   const struct report_cell *c);
-/* Writes the worker counts of the cells of a section in ascending order, at most `room`. */
-size_t report_worker_counts(const struct report_data *d, const struct report_section *s,
-                            int64_t *out, size_t room);
+/* Writes the columns of the cells of a section in ascending order, at most `room`. */
+size_t report_columns(const struct report_data *d, const struct report_section *s, int64_t *out,
+                      size_t room);
 /* The result of a cell: accuracy or loss on the test split, or loss on the validation split. */
 const struct sample *report_outcome_of(const struct report_section *s, const struct report_cell *c);
 const char *run_status_name(enum run_status s);

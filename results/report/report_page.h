@@ -18,7 +18,7 @@ typedef void report_part(struct text *out, const struct report_data *d,
 report_part report_claims;     /* verdict, claims with their bands */
 report_part report_map;        /* which side is ahead in each column */
 report_part report_legend;     /* colour, shape and dash of each series */
-report_part report_workers;    /* accuracy against the number of workers */
+report_part report_outcomes;   /* final accuracy or loss against the columns */
 report_part report_curves;     /* accuracy against samples, and against time */
 report_part report_throughput; /* accuracy against updates and samples per second */
 report_part report_staleness;  /* histograms */
@@ -48,6 +48,13 @@ double report_figure_width(const struct report_data *d, const struct report_sect
                            double more);
 /* Completes the range of an axis of outcomes; an accuracy lies within 0 and 100 %. */
 void report_range_end(const struct report_section *s, struct plot_axis *a);
+/* Whether the columns of the section are numbers of workers. */
+bool report_over_workers(const struct report_section *s);
+/* The name of a column: "1 worker", "16 workers" or "delay=16". */
+struct report_column {
+    char text[96];
+};
+struct report_column report_column(const struct report_section *s, int64_t column);
 /* For axes: "test accuracy, %", "test loss" or "validation loss, nats". */
 const char *report_outcome_name(const struct report_section *s);
 /* For titles: "Test accuracy", "Test loss" or "Validation loss". */
@@ -67,6 +74,6 @@ void report_cell_interval(struct html_table *t, const struct report_section *s,
 /* "89.24 (95 %: 88.94 to 89.54) % test accuracy (n 3)"; for one run without the interval. */
 void report_outcome(struct text *out, const struct report_section *s, const struct sample *outcome);
 
-enum { REPORT_WORKER_COUNTS = 64 };
+enum { REPORT_COLUMNS = 64 };
 
 #endif

@@ -68,15 +68,15 @@ void report_failures(struct text *out, const struct report_data *d)
 
 void report_trials(struct text *out, const struct report_data *d, const struct report_section *s)
 {
-    static const char *const titles[] = {"arm and settings tried",
-                                         "#workers",
-                                         "#n",
-                                         "#mean",
-                                         "#95 % from",
-                                         "#to",
-                                         "#diverged",
-                                         "#failed",
-                                         NULL};
+    const char *const titles[] = {"arm and settings tried",
+                                  s->axis,
+                                  "#n",
+                                  "#mean",
+                                  "#95 % from",
+                                  "#to",
+                                  "#diverged",
+                                  "#failed",
+                                  NULL};
     struct html_table t;
     text_add(
         out,
@@ -96,7 +96,7 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
         const struct sample *tried = s->by_loss ? report_outcome_of(s, c) : &c->validation;
         if (report_is_of(d, s, c)) {
             html_cell_text(&t, d->series[c->series].label);
-            html_cell_count(&t, c->workers);
+            html_cell_count(&t, c->column);
             html_cell_count(&t, c->count[RUN_FINISHED]);
             html_cell_number(&t, sample_mean(tried), s->by_loss ? 5 : 2);
             report_cell_interval(&t, s, tried);

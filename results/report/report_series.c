@@ -69,8 +69,12 @@ static struct report_section *add_section(struct report_data *d, const char *nam
 {
     const bool first = section_named(d, name, NULL) == NULL;
     struct report_section *s = &d->sections[d->section_count++];
-    *s = (struct report_section){
-        .name = name, .panel = panel, .first = first, .about = about, .trials = is_trials(name)};
+    *s = (struct report_section){.name = name,
+                                 .panel = panel,
+                                 .first = first,
+                                 .about = about,
+                                 .trials = is_trials(name),
+                                 .axis = "#workers"};
     return s;
 }
 
@@ -146,6 +150,11 @@ static bool next_word(const char **text, struct word *out)
     return length > 0;
 }
 
+static bool is_of_key(const struct word *w, const char *key)
+{
+    return w->key == strlen(key) && strncmp(w->at, key, w->key) == 0;
+}
+
 static unsigned dash_of(const char *mode)
 {
     return strcmp(mode, "async") == 0 ? 0 : strcmp(mode, "sync") == 0 ? 1 : 2;
@@ -154,7 +163,7 @@ static unsigned dash_of(const char *mode)
 /* A key, its first value, and whether other values occur. The empty key is in every cell. */
 struct seen_key {
     struct word first;
-    int64_t workers; /* among cells with so many workers */
+    int64_t column; /* among cells of this column */
     bool varies;
     unsigned cells[3]; /* number of cells with the key, by mode */
 };
@@ -168,11 +177,11 @@ static bool same_key(const struct word *a, const struct word *b)
     return a->key == b->key && strncmp(a->at, b->at, a->key) == 0;
 }
 
-static void see(struct seen_keys *keys, const struct word *w, int64_t workers, const char *mode)
+static void see(struct seen_keys *keys, const struct word *w, int64_t column, const char *mode)
 {
     for (size_t i = 0; i < keys->count; i++) {
         struct seen_key *k = &keys->at[i];
-        if (k->workers == workers && same_key(&k->first, w)) {
+        if (k->column == column && same_key(&k->first, w)) {
             k->varies = k->varies || k->first.length != w->length ||
                         strncmp(k->first.at, w->at, w->length) != 0;
             k->cells[dash_of(mode)]++;
@@ -185,7 +194,7 @@ static void see(struct seen_keys *keys, const struct word *w, int64_t workers, c
         REQUIRE(keys->at != NULL);
     }
     struct seen_key *added = &keys->at[keys->count++];
-    *added = (struct seen_key){.first = *w, .workers = workers};
+    *added = (struct seen_key){.first = *w, .column = column};
     added->cells[dash_of(mode)] = 1;
 }
 
@@ -196,7 +205,7 @@ static bool is_missing_somewhere(const struct seen_keys *keys, const struct seen
     const struct seen_key *all = keys->at;
     if (memchr(k->first.at, '.', k->first.key) != NULL)
         return false;
-    while (all->first.key > 0 || all->workers != k->workers)
+    while (all->first.key > 0 || all->column != k->column)
         all++;
     for (size_t mode = 0; mode < COUNT_OF(k->cells); mode++)
         if (k->cells[mode] > 0 && k->cells[mode] < all->cells[mode])
@@ -239,8 +248,8 @@ static void name_cell(const struct report_section *s, const struct placed_cell *
     text_add(out, "%s", label_of_arm(s, p->arm));
     while (next_word(&text, &w)) {
         if (varies(keys, &w)) {
-            bool mode = w.key == 4 && strncmp(w.at, "mode", 4) == 0;
-            size_t skip = mode && w.length > 5 ? 5 : 0; /* print "async", not "mode=async" */
+            size_t skip =
+                is_of_key(&w, "mode") && w.length > 5 ? 5 : 0; /* print "async", not "mode=async" */
             text_add(out, "%s%.*s", out->length > 0 ? ", " : "", (int)(w.length - skip),
                      w.at + skip);
         }
@@ -270,8 +279,8 @@ static void place_in_series(struct report_data *d, size_t section, const struct 
                                .section = section};
 }
 
-/* Names the series of one arm by the settings that differ among cells with the same number of
- * workers; without arm, among all cells. */
+/* Names the series of one arm by the settings that differ among cells of one column; without arm,
+ * among all cells. */
 static void name_arm(struct report_data *d, size_t section, const char *arm,
                      const struct placed_cell *placed)
 {
@@ -285,9 +294,10 @@ static void name_arm(struct report_data *d, size_t section, const char *arm,
             if (p->section != section || strcmp(p->arm, arm) != 0)
                 continue;
             if (pass == 0)
-                see(&keys, &(struct word){.at = ""}, arm[0] != '\0' ? c->workers : 0, c->mode);
+                see(&keys, &(struct word){.at = ""}, arm[0] != '\0' ? c->column : 0, c->mode);
             while (pass == 0 && next_word(&text, &w))
-                see(&keys, &w, arm[0] != '\0' ? c->workers : 0, c->mode);
+                if (!is_of_key(&w, d->sections[section].axis + 1))
+                    see(&keys, &w, arm[0] != '\0' ? c->column : 0, c->mode);
             if (pass == 1) {
                 struct text label = {0};
                 name_cell(&d->sections[section], p, c, &keys, &label);
@@ -327,13 +337,13 @@ static void name_section(struct report_data *d, size_t section, const struct pla
             name_arm(d, section, placed[k].arm, placed);
 }
 
-static int by_series_and_workers(const void *a, const void *b, void *context)
+static int by_series_and_column(const void *a, const void *b, void *context)
 {
     const struct report_cell *cells = context, *x = &cells[*(const size_t *)a],
                              *y = &cells[*(const size_t *)b];
     if (x->series != y->series)
         return x->series < y->series ? -1 : 1;
-    return (x->workers > y->workers) - (x->workers < y->workers);
+    return (x->column > y->column) - (x->column < y->column);
 }
 
 /* Sorts the cells and updates the cell index of each run. */
@@ -347,7 +357,7 @@ static status sort_cells(struct report_data *d)
     TRY(memory_new(&sorted, d->cell_count, sizeof *sorted, "the report's cells"));
     for (size_t i = 0; i < d->cell_count; i++)
         order[i] = i;
-    qsort_r(order, d->cell_count, sizeof *order, by_series_and_workers, d->cells);
+    qsort_r(order, d->cell_count, sizeof *order, by_series_and_column, d->cells);
     for (size_t i = 0; i < d->cell_count; i++) {
         sorted[i] = d->cells[order[i]];
         place[order[i]] = i;
@@ -425,6 +435,38 @@ done:
     return result;
 }
 
+/* The value of the key in the settings of a cell; false: it is not a whole number. */
+static bool value_of(const struct report_cell *c, const char *key, int64_t *out)
+{
+    const char *text = c->words;
+    char *end;
+    struct word w;
+    while (next_word(&text, &w)) {
+        if (!is_of_key(&w, key))
+            continue;
+        *out = strtoll(w.at + w.key + 1, &end, 10);
+        return w.length > w.key + 1 && end == w.at + w.length;
+    }
+    return false;
+}
+
+/* Replaces the numbers of workers by the values of the experiment's axis, if all cells have one. */
+static void find_columns(struct report_data *d, size_t section, const struct placed_cell *placed)
+{
+    struct report_section *s = &d->sections[section];
+    const char *key = s->about != NULL ? s->about->axis : NULL;
+    int64_t column;
+    if (key == NULL)
+        return;
+    for (size_t i = 0; i < d->cell_count; i++)
+        if (placed[i].section == section && !value_of(&d->cells[placed[i].cell], key, &column))
+            return;
+    for (size_t i = 0; i < d->cell_count; i++)
+        if (placed[i].section == section && value_of(&d->cells[placed[i].cell], key, &column))
+            d->cells[placed[i].cell].column = column;
+    snprintf(s->axis, sizeof s->axis, "#%s", key);
+}
+
 status report_series_find(struct report_data *d, const struct report_request *request)
 {
     status result = OK;
@@ -438,8 +480,10 @@ status report_series_find(struct report_data *d, const struct report_request *re
         const char *experiment = d->runs[placed[i].first_run].experiment;
         placed[i].section = (size_t)(section_named(d, experiment, placed[i].panel) - d->sections);
     }
-    for (size_t i = 0; i < d->section_count; i++)
+    for (size_t i = 0; i < d->section_count; i++) {
+        find_columns(d, i, placed);
         name_section(d, i, placed);
+    }
     TRY(sort_cells(d));
 done:
     memory_free(panels);
@@ -484,8 +528,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-size_t report_worker_counts(const struct report_data *d, const struct report_section *s,
-                            int64_t *out, size_t room)
+size_t report_columns(const struct report_data *d, const struct report_section *s, int64_t *out,
+                      size_t room)
 {
     size_t count = 0;
     for (size_t i = s->first_series; i < s->first_series + s->series_count; i++) {
@@ -493,9 +537,9 @@ size_t report_worker_counts(const struct report_data *d, const struct report_sec
         for (size_t k = 0; (c = report_cell_of(d, i, k)) != NULL; k++) {
             bool known = false;
             for (size_t j = 0; j < count; j++)
-                known = known || out[j] == c->workers;
+                known = known || out[j] == c->column;
             if (!known && count < room)
-                out[count++] = c->workers;
+                out[count++] = c->column;
         }
     }
     qsort(out, count, sizeof *out, ascending);

@@ -17,17 +17,16 @@ static const struct sample *rate_of(const struct report_cell *c, bool updates)
     return updates ? &c->updates_per_second : &c->samples_per_second;
 }
 
-/* Draws a series by increasing number of workers. */
+/* Draws a series by increasing columns. */
 static void draw_path(struct plot *p, const struct report_data *d, const struct report_section *s,
                       size_t series, bool updates, bool numbers)
 {
-    double x[REPORT_WORKER_COUNTS], y[REPORT_WORKER_COUNTS];
+    double x[REPORT_COLUMNS], y[REPORT_COLUMNS];
     size_t count = 0;
     bool any = false;
     const struct report_cell *c;
     const struct report_series *its = &d->series[series];
-    for (size_t k = 0; k < REPORT_WORKER_COUNTS && (c = report_cell_of(d, series, k)) != NULL;
-         k++) {
+    for (size_t k = 0; k < REPORT_COLUMNS && (c = report_cell_of(d, series, k)) != NULL; k++) {
         x[count] = sample_mean(rate_of(c, updates));
         y[count++] = sample_mean(report_outcome_of(s, c));
     }
@@ -37,20 +36,19 @@ static void draw_path(struct plot *p, const struct report_data *d, const struct 
     text_add(p->out, "</g>");
     for (size_t k = 0; k < count; k++) {
         struct text tip = {0};
-        char workers[32];
+        char column[32];
         c = report_cell_of(d, series, k);
         if (!isfinite(x[k]) || !isfinite(y[k]))
             continue;
         any = true;
-        text_add(&tip, "%s, %lld worker%s: ", its->label, (long long)c->workers,
-                 c->workers == 1 ? "" : "s");
+        text_add(&tip, "%s, %s: ", its->label, report_column(s, c->column).text);
         html_short(&tip, x[k]);
         text_add(&tip, " %s per second, ", updates ? "updates" : "samples");
         report_outcome(&tip, s, report_outcome_of(s, c));
         plot_mark(p, its->style, x[k], y[k], tip.at);
-        snprintf(workers, sizeof workers, "%lld", (long long)c->workers);
+        snprintf(column, sizeof column, "%lld", (long long)c->column);
         if (numbers && (k == 0 || k + 1 == count)) /* at both ends only: fewer overlap */
-            plot_beside(p, plot_x(p, x[k]), plot_y(p, y[k]) - 5, "small", workers);
+            plot_beside(p, plot_x(p, x[k]), plot_y(p, y[k]) - 5, "small", column);
         text_free(&tip);
     }
     plot_series_end(p);
@@ -62,9 +60,9 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
                                 const struct report_section *s, bool updates)
 {
     int64_t counts[2];
-    bool numbers = report_worker_counts(d, s, counts, COUNT_OF(counts)) > 1;
+    bool numbers = report_columns(d, s, counts, COUNT_OF(counts)) > 1;
     size_t end = s->first_series + s->series_count;
-    char title[64];
+    char title[64], description[128];
     snprintf(title, sizeof title, "%s against %s per second", report_outcome_title(s),
              updates ? "updates" : "samples");
     struct plot p = {.out = out,
@@ -85,8 +83,10 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
                      .class = "half",
                      .figures = d->figures,
                      .title = title,
-                     .description = "One mark per arm and number of workers. The next table has "
-                                    "the numbers."};
+                     .description = description};
+    snprintf(description, sizeof description,
+             "One mark per arm and %s. The next table has the numbers.",
+             report_over_workers(s) ? "number of workers" : s->axis + 1);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
         if (report_is_of(d, s, c)) {
@@ -105,9 +105,9 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
 static void add_throughput_table(struct text *out, const struct report_data *d,
                                  const struct report_section *s)
 {
-    static const char *const titles[] = {"arm",        "#workers",   "#n",       "#updates/s",
-                                         "#± 95 %",    "#samples/s", "#± 95 %",  "#outcome",
-                                         "#95 % from", "#to",        "#seconds", NULL};
+    const char *const titles[] = {"arm",        s->axis,      "#n",       "#updates/s",
+                                  "#± 95 %",    "#samples/s", "#± 95 %",  "#outcome",
+                                  "#95 % from", "#to",        "#seconds", NULL};
     struct html_table t;
     char caption[112];
     int decimals = report_outcome_decimals(s);
@@ -122,7 +122,7 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
         if (!report_is_of(d, s, c) || c->count[RUN_FINISHED] == 0)
             continue;
         report_cell_series(&t, d, c->series);
-        html_cell_count(&t, c->workers);
+        html_cell_count(&t, c->column);
         html_cell_count(&t, c->count[RUN_FINISHED]);
         html_cell_number(&t, sample_mean(&c->updates_per_second), 1);
         html_cell_number(&t, sample_interval(&c->updates_per_second), 1);
@@ -162,8 +162,7 @@ static void add_choice(struct text *out, const struct report_data *d,
     for (size_t i = 0; i < COUNT_OF(both); i++) {
         text_add(out, "%s: <b>", ranks[i]);
         html_text(out, d->series[both[i]->series].label);
-        text_add(out, "</b> with %lld worker%s, ", (long long)both[i]->workers,
-                 both[i]->workers == 1 ? "" : "s");
+        text_add(out, "</b> with %s, ", report_column(s, both[i]->column).text);
         html_short(out, both[i]->updates_per_second.mean);
         text_add(out, " updates/s, ");
         report_outcome(out, s, report_outcome_of(s, both[i]));
@@ -174,17 +173,20 @@ static void add_choice(struct text *out, const struct report_data *d,
 void report_throughput(struct text *out, const struct report_data *d,
                        const struct report_section *s)
 {
+    const bool over_workers = report_over_workers(s);
+    const char *axis = s->axis + 1;
     bool any = false;
     for (size_t i = 0; i < d->cell_count; i++)
         any = any || (report_is_of(d, s, &d->cells[i]) && d->cells[i].updates_per_second.n > 0);
     if (!any)
         return;
-    report_figure_begin(
-        out, s->by_loss ? "Throughput against loss" : "Throughput against accuracy",
-        "The rightmost mark has the highest throughput, the %s mark the best "
-        "outcome. A line connects the marks of one arm from few to many workers; the numbers are "
-        "the workers at its ends.",
-        s->by_loss ? "lowest" : "highest");
+    report_figure_begin(out, s->by_loss ? "Throughput against loss" : "Throughput against accuracy",
+                        "The rightmost mark has the highest throughput, the %s mark the best "
+                        "outcome. A line connects the marks of one arm from %s %s; the numbers are "
+                        "the %s at its ends.",
+                        s->by_loss ? "lowest" : "highest",
+                        over_workers ? "few to many" : "small to large", axis,
+                        over_workers ? axis : "values");
     add_choice(out, d, s);
     text_add(out, "<div class=\"panels two\">");
     add_throughput_plot(out, d, s, true);
@@ -215,17 +217,16 @@ static void take_parts(const struct time_sums *t, double out[PARTS])
     out[WAIT] = alone ? 0 : pull - out[QUEUE] - out[APPLY];
 }
 
-/* One bar of shares per arm and number of workers, below its name. */
-static void draw_parts(struct plot *p, const struct report_data *d, const struct report_cell *c,
-                       double row)
+/* One bar of shares per arm and column, below its name. */
+static void draw_parts(struct plot *p, const struct report_data *d, const struct report_section *s,
+                       const struct report_cell *c, double row)
 {
     double parts[PARTS], whole = 0, from = 0, y = plot_y(p, row);
     struct text name = {0};
     take_parts(&c->time, parts);
     for (size_t k = 0; k < PARTS; k++)
         whole += parts[k];
-    text_add(&name, "%lld worker%s: %s", (long long)c->workers, c->workers == 1 ? "" : "s",
-             d->series[c->series].label);
+    text_add(&name, "%s: %s", report_column(s, c->column).text, d->series[c->series].label);
     plot_name(p, p->left, y - 5, p->width - p->left, name.at);
     for (size_t k = 0; k < PARTS; k++) {
         double share = 100 * parts[k] / whole;
@@ -276,7 +277,7 @@ static void add_time_plot(struct text *out, const struct report_data *d,
     plot_begin(&p);
     for (size_t i = 0; i < d->cell_count; i++)
         if (is_timed(d, s, &d->cells[i]))
-            draw_parts(&p, d, &d->cells[i], (double)rows-- - 20.0 / ROW);
+            draw_parts(&p, d, s, &d->cells[i], (double)rows-- - 20.0 / ROW);
     for (size_t i = 0; i < PARTS; i++)
         plot_part_key(&p, part_colours[i], part_names[i]);
     plot_end(&p);
@@ -310,7 +311,7 @@ static void add_time_row(struct html_table *t, const struct report_data *d,
     for (size_t k = 0; k < PARTS; k++)
         whole += parts[k];
     report_cell_series(t, d, c->series);
-    html_cell_count(t, c->workers);
+    html_cell_count(t, c->column);
     html_cell_count(t, c->count[RUN_FINISHED] > 0 ? c->count[RUN_FINISHED] : c->runs);
     html_cell_number(t, whole / 1000, 2);
     html_cell_number(t, sample_interval(&c->step_us) / 1000, 2);
@@ -326,10 +327,10 @@ static void add_time_row(struct html_table *t, const struct report_data *d,
 static void add_time_table(struct text *out, const struct report_data *d,
                            const struct report_section *s)
 {
-    static const char *const titles[] = {
-        "arm",   "#workers", "#n",     "#step, ms", "#± 95 %",  "#compute",  "#exchange",
-        "#wait", "#queue",   "#apply", "#data",     "#forward", "#backward", NULL};
-    static const char *shorter[COUNT_OF(titles)];
+    const char *const titles[] = {"arm",      s->axis,     "#n",        "#step, ms", "#± 95 %",
+                                  "#compute", "#exchange", "#wait",     "#queue",    "#apply",
+                                  "#data",    "#forward",  "#backward", NULL};
+    const char *shorter[COUNT_OF(titles)];
     bool inner = any_inner(d, s);
     struct html_table t;
     memcpy(shorter, titles, sizeof titles);
@@ -350,17 +351,17 @@ static void add_time_table(struct text *out, const struct report_data *d,
 static void add_slowest_table(struct text *out, const struct report_data *d,
                               const struct report_section *s)
 {
-    static const char *const titles[] = {"arm",
-                                         "#workers",
-                                         "#n",
-                                         "#run",
-                                         "#slowest worker",
-                                         "#step ms",
-                                         "#× the mean",
-                                         "beyond the mean",
-                                         "#share of steps",
-                                         "#even share",
-                                         NULL};
+    const char *const titles[] = {"arm",
+                                  s->axis,
+                                  "#n",
+                                  "#run",
+                                  "#slowest worker",
+                                  "#step ms",
+                                  "#× the mean",
+                                  "beyond the mean",
+                                  "#share of steps",
+                                  "#even share",
+                                  NULL};
     struct html_table t;
     html_table_begin(&t, out,
                      "The slowest worker of each arm by compute time, in the run (of n) with "
@@ -373,7 +374,7 @@ static void add_slowest_table(struct text *out, const struct report_data *d,
             continue;
         double times = r->slowest_compute_us / r->mean_compute_us;
         report_cell_series(&t, d, c->series);
-        html_cell_count(&t, c->workers);
+        html_cell_count(&t, c->column);
         html_cell_count(&t, c->count[RUN_FINISHED] > 0 ? c->count[RUN_FINISHED] : c->runs);
         report_cell_run(&t, r);
         html_cell_count(&t, r->slowest);

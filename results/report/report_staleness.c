@@ -1,6 +1,5 @@
 /*
- * report_staleness.c — histograms of staleness, one row per arm, with one scale per number of
- * workers.
+ * report_staleness.c — histograms of staleness, one row per arm, with one scale per column.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -48,13 +47,13 @@ static struct bars fill_bars(const struct report_cell *c, double reach)
     return b;
 }
 
-/* The end of the scale for all cells with so many workers; a few outliers are left out. */
-static double reach_of(const struct report_data *d, const struct report_section *s, int64_t workers)
+/* The end of the scale for all cells of a column; a few outliers are left out. */
+static double reach_of(const struct report_data *d, const struct report_section *s, int64_t column)
 {
     double most = 0, mean = 0;
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
-        if (report_is_of(d, s, c) && c->workers == workers && c->bins > 0) {
+        if (report_is_of(d, s, c) && c->column == column && c->bins > 0) {
             struct summary its = summarize(c);
             most = fmax(most, its.most);
             mean = fmax(mean, its.mean + 4 * its.deviation);
@@ -64,7 +63,7 @@ static double reach_of(const struct report_data *d, const struct report_section 
 }
 
 static void add_histogram(struct text *out, const struct report_data *d,
-                          const struct report_cell *c, double reach)
+                          const struct report_section *s, const struct report_cell *c, double reach)
 {
     struct bars b = fill_bars(c, reach);
     struct summary its = summarize(c);
@@ -72,8 +71,8 @@ static void add_histogram(struct text *out, const struct report_data *d,
     double end = (double)(b.count * b.width), tallest = 0;
     bool figure = d->figures != NULL;
     char title[256];
-    snprintf(title, sizeof title, "Staleness with %lld worker%s, %s", (long long)c->workers,
-             c->workers == 1 ? "" : "s", series->label);
+    snprintf(title, sizeof title, "Staleness with %s, %s", report_column(s, c->column).text,
+             series->label);
     for (int64_t i = 0; i < b.count; i++)
         tallest = fmax(tallest, b.share[i]);
     struct plot p = {
@@ -113,8 +112,7 @@ static void add_histogram(struct text *out, const struct report_data *d,
     plot_vertical(&p, its.mean);
     plot_key(&p, series->style, series->label);
     plot_end(&p);
-    text_add(out, "<div class=\"under\">%lld worker%s: mean <b>", (long long)c->workers,
-             c->workers == 1 ? "" : "s");
+    text_add(out, "<div class=\"under\">%s: mean <b>", report_column(s, c->column).text);
     html_number(out, its.mean, 1);
     text_add(out, "</b> · cv ");
     html_number(out, its.mean > 0 ? its.deviation / its.mean : NAN, 2);
@@ -122,58 +120,58 @@ static void add_histogram(struct text *out, const struct report_data *d,
 }
 
 static const struct report_cell *cell_with(const struct report_data *d, size_t series,
-                                           int64_t workers)
+                                           int64_t column)
 {
     const struct report_cell *c;
     for (size_t k = 0; (c = report_cell_of(d, series, k)) != NULL; k++)
-        if (c->workers == workers && c->bins > 0)
+        if (c->column == column && c->bins > 0)
             return c;
     return NULL;
 }
 
-static bool any_histogram(const struct report_data *d, size_t series, const int64_t *workers,
-                          size_t columns)
+static bool any_histogram(const struct report_data *d, size_t series, const int64_t *columns,
+                          size_t count)
 {
-    for (size_t i = 0; i < columns; i++)
-        if (cell_with(d, series, workers[i]) != NULL)
+    for (size_t i = 0; i < count; i++)
+        if (cell_with(d, series, columns[i]) != NULL)
             return true;
     return false;
 }
 
 /* Writes non-empty bars only. */
 static size_t columns_of(const struct report_data *d, const struct report_section *s,
-                         int64_t workers[REPORT_WORKER_COUNTS])
+                         int64_t columns[REPORT_COLUMNS])
 {
-    int64_t all[REPORT_WORKER_COUNTS];
-    size_t count = report_worker_counts(d, s, all, COUNT_OF(all)), columns = 0;
-    for (size_t i = 0; i < count; i++) {
+    int64_t all[REPORT_COLUMNS];
+    size_t all_count = report_columns(d, s, all, COUNT_OF(all)), count = 0;
+    for (size_t i = 0; i < all_count; i++) {
         bool any = false;
         for (size_t k = s->first_series; k < s->first_series + s->series_count; k++) {
             const struct report_cell *c = cell_with(d, k, all[i]);
             any = any || (c != NULL && summarize(c).most > 0);
         }
         if (any)
-            workers[columns++] = all[i];
+            columns[count++] = all[i];
     }
-    return columns;
+    return count;
 }
 
 /* One row of histograms per arm; on a narrow page a row has several lines. */
 static void add_rows(struct text *out, const struct report_data *d, const struct report_section *s,
-                     const int64_t *workers, size_t columns)
+                     const int64_t *columns, size_t count)
 {
     for (size_t k = s->first_series; k < s->first_series + s->series_count; k++) {
-        if (!any_histogram(d, k, workers, columns))
+        if (!any_histogram(d, k, columns, count))
             continue;
         text_add(out, "<div class=\"key k%u\"><h4>", d->series[k].style.index);
         plot_swatch(out, d->series[k].style);
         html_text(out, d->series[k].label);
         text_add(out, "</h4><div class=\"histograms\">\n");
-        for (size_t i = 0; i < columns; i++) {
-            const struct report_cell *c = cell_with(d, k, workers[i]);
+        for (size_t i = 0; i < count; i++) {
+            const struct report_cell *c = cell_with(d, k, columns[i]);
             text_add(out, "<div>");
             if (c != NULL)
-                add_histogram(out, d, c, reach_of(d, s, workers[i]));
+                add_histogram(out, d, s, c, reach_of(d, s, columns[i]));
             text_add(out, "</div>\n");
         }
         text_add(out, "</div></div>\n");
@@ -183,10 +181,9 @@ static void add_rows(struct text *out, const struct report_data *d, const struct
 static void add_numbers(struct text *out, const struct report_data *d,
                         const struct report_section *s)
 {
-    static const char *const titles[] = {"arm",     "#workers", "#n",    "#gradients", "#mean",
-                                         "#± 95 %", "#cv",      "#most", NULL};
-    static const char *const shares[] = {"arm",        "#workers", "#from", "#to",
-                                         "#gradients", "#share %", NULL};
+    const char *const titles[] = {"arm",     s->axis, "#n",    "#gradients", "#mean",
+                                  "#± 95 %", "#cv",   "#most", NULL};
+    const char *const shares[] = {"arm", s->axis, "#from", "#to", "#gradients", "#share %", NULL};
     struct html_table t;
     html_details_begin(out, "The numbers", false);
     html_table_begin(&t, out,
@@ -198,7 +195,7 @@ static void add_numbers(struct text *out, const struct report_data *d,
         if (report_is_of(d, s, c) && c->bins > 0) {
             struct summary its = summarize(c);
             report_cell_series(&t, d, c->series);
-            html_cell_count(&t, c->workers);
+            html_cell_count(&t, c->column);
             html_cell_count(&t, c->staleness.n);
             html_cell_number(&t, its.pushes, 0);
             html_cell_number(&t, its.mean, 2);
@@ -214,12 +211,12 @@ static void add_numbers(struct text *out, const struct report_data *d,
         if (!report_is_of(d, s, c) || c->bins == 0)
             continue;
         struct summary its = summarize(c);
-        struct bars b = fill_bars(c, reach_of(d, s, c->workers));
+        struct bars b = fill_bars(c, reach_of(d, s, c->column));
         for (int64_t k = 0; k < b.count; k++) {
             double last = (double)((k + 1) * b.width - 1);
             if (b.share[k] > 0) {
                 report_cell_series(&t, d, c->series);
-                html_cell_count(&t, c->workers);
+                html_cell_count(&t, c->column);
                 html_cell_count(&t, k * b.width);
                 html_cell_number(&t, k == b.count - 1 ? fmax(last, its.most) : last, 0);
                 html_cell_number(&t, b.share[k] * its.pushes, 0);
@@ -233,15 +230,15 @@ static void add_numbers(struct text *out, const struct report_data *d,
 
 void report_staleness(struct text *out, const struct report_data *d, const struct report_section *s)
 {
-    int64_t workers[REPORT_WORKER_COUNTS];
-    size_t columns = columns_of(d, s, workers);
-    if (columns == 0)
+    int64_t columns[REPORT_COLUMNS];
+    size_t count = columns_of(d, s, columns);
+    if (count == 0)
         return;
     report_figure_begin(out, "Staleness",
                         "Share of applied gradients by staleness τ, all seeds together; the dashed "
                         "line is the mean. Arms without recorded gradients are left out: "
                         "synchronous gradients have staleness 0.");
-    add_rows(out, d, s, workers, columns);
+    add_rows(out, d, s, columns, count);
     add_numbers(out, d, s);
     report_figure_end(out);
 }

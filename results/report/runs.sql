@@ -8,7 +8,7 @@ SELECT run.id, coalesce(run.experiment, '') AS experiment, coalesce(run.arm, '')
        run.final_accuracy, run.final_loss, run.validation_accuracy,
        run.updates / run.train_seconds AS updates_per_second, run.samples_per_second,
        run.mean_staleness, run.max_staleness, run.train_seconds,
-       'mode=' || run.mode || coalesce(' engine=' || run.engine, '')
+       'mode=' || run.mode || ' workers=' || run.workers || coalesce(' engine=' || run.engine, '')
            || coalesce(' model=' || run.model, '') || coalesce(' dataset=' || run.dataset, '')
            || coalesce(' batch=' || run.batch, '') || coalesce(' lr=' || run.lr, '')
            || coalesce(' momentum=' || run.momentum, '')

@@ -84,23 +84,49 @@ static void runs_with_different_settings_leave_the_claims_open(void **state)
     assert_page(r, "<p class=\"tally\"> <span class=\"badge open\">2 open</span>", true);
 }
 
-/* The value that is expected with a batch of 1 is not one for 1 worker. */
-static void expected_values_of_other_columns_than_workers_are_not_shown(void **state)
+static void an_experiment_with_other_columns_is_drawn_against_their_key(void **state)
 {
     struct process_rig *r = *state;
-    process_write(r, "batches.yaml",
-                  "name: batches\n"
-                  "question: does the batch matter?\n"
-                  "columns: batch\n"
+    process_write(r, "delays.yaml",
+                  "name: delays\n"
+                  "question: does a delay matter?\n"
+                  "columns: delay\n"
+                  "settings: {mode: sync, engine: virtual, pace: constant, dataset: gaussian, "
+                  "dataset.size: 8, model: softmax, batch: 10, updates: 50, warmup_epochs: 0}\n"
+                  "delay: [0, 1, 4]\n"
+                  "seeds: [1]\n"
+                  "arms: {plain: {label: plain, expected: {0: 61.25, 4: 51.75}}}\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "delays.yaml", "--quiet"), OK);
+    assert_int_equal(RIG_RUN(r, "report", "delays.yaml", "--figures", "f"), OK);
+    assert_page(r, "<title>Test accuracy against delay</title>", true);
+    assert_page(r, "plain, delay=0: ", true);
+    assert_page(r, "plain, delay=1: ", true);
+    assert_page(r, "plain, delay=4: ", true);
+    assert_page(r, "by arm and delay, over finished seeds", true);
+    assert_page(r, ">expected</th>", true);
+    assert_page(r, "<td class=\"number\">61.25</td></tr>", true);
+    assert_page(r, "<td class=\"number\">51.75</td></tr>", true);
+    assert_int_equal(access(process_path(r, "f/delays-test-accuracy-against-delay.svg"), F_OK), 0);
+}
+
+/* The last axis of whole numbers has the plots, each other axis has panels. */
+static void an_axis_of_whole_numbers_is_that_of_the_plots(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "axes.yaml",
+                  "name: axes\n"
+                  "question: which batch?\n"
                   "settings: {engine: virtual, pace: constant, dataset: gaussian, "
                   "dataset.size: 8, model: softmax, samples: 800, warmup_epochs: 0}\n"
-                  "batch: [1, 10]\n"
+                  "axes: {batch: [5, 10], damping: [none, inverse]}\n"
                   "seeds: [1]\n"
-                  "arms: {plain: {label: plain, expected: {1: 50, 10: 60}}}\n");
-    assert_int_equal(RIG_RUN(r, "reproduce", "batches.yaml", "--quiet"), OK);
-    assert_int_equal(RIG_RUN(r, "report", "batches.yaml"), OK);
-    assert_page(r, "by arm and workers, over finished seeds", true);
-    assert_page(r, ">expected</th>", false);
+                  "arms: {plain: {label: plain}}\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "axes.yaml", "--quiet"), OK);
+    assert_int_equal(RIG_RUN(r, "report", "axes.yaml"), OK);
+    assert_page(r, "<h2>axes: damping=none</h2>", true);
+    assert_page(r, "<h2>axes: damping=inverse</h2>", true);
+    assert_page(r, "<title>Test accuracy against batch</title>", true);
+    assert_page(r, "plain, batch=10: ", true);
 }
 
 /* An experiment by validation loss; the runs of its file have no test results. */
@@ -235,7 +261,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(claims_are_judged_from_the_runs_that_are_there),
         PROCESS_TEST(runs_with_different_settings_leave_the_claims_open),
-        PROCESS_TEST(expected_values_of_other_columns_than_workers_are_not_shown),
+        PROCESS_TEST(an_experiment_with_other_columns_is_drawn_against_their_key),
+        PROCESS_TEST(an_axis_of_whole_numbers_is_that_of_the_plots),
         PROCESS_TEST(a_map_of_validation_losses_says_so),
         PROCESS_TEST(wrong_arguments_of_report_are_errors),
         PROCESS_TEST(figures_are_converted_where_the_converter_is),
