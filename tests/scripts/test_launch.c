@@ -117,6 +117,7 @@ static void write_slurm(struct process_rig *r)
                   "tasks=$SLURM_NTASKS\n"
                   "echo step >>steps\n"
                   "while [[ $1 == -* ]]; do\n"
+                  "    echo \"$1\" >>options\n"
                   "    [[ $1 != --ntasks=* ]] || tasks=${1#*=}\n"
                   "    [[ $1 != --mpi=pmix ]] || by_mpi=yes\n"
                   "    shift\n"
@@ -173,6 +174,15 @@ static void slurm_sync_has_a_rank_for_each_task(void **state)
     write_slurm(r);
     expect_shell(r, SLURM "3; $launch/slurm-sync " SMALL " && mv results-*.db results.db");
     expect_trained(r, "sync", "step", "3");
+}
+
+static void each_task_of_the_slurm_recipes_has_the_processors_of_the_job(void **state)
+{
+    struct process_rig *r = *state;
+    write_slurm(r);
+    expect_shell(r, "export GRADLAG=true SLURM_CPUS_PER_TASK=3; " SLURM
+                    "2; for recipe in async sync; do rm -f options; $launch/slurm-$recipe && "
+                    "grep -x -e --cpus-per-task=3 options || exit; done");
 }
 
 /* Runs one task of `sbatch --array=…` with the variables that Slurm sets. */
@@ -294,6 +304,7 @@ int main(void)
         TEST(slurm_async_is_one_step_and_a_failed_worker_does_not_fail_it),
         TEST(slurm_async_has_the_exit_code_of_its_server),
         TEST(slurm_sync_has_a_rank_for_each_task),
+        TEST(each_task_of_the_slurm_recipes_has_the_processors_of_the_job),
         TEST(the_tasks_of_slurm_array_make_each_run_once),
         TEST(slurm_array_refuses_arguments_that_would_omit_runs),
         TEST(ranks_started_without_pmix_name_the_option),
