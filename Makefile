@@ -84,7 +84,7 @@ endif
 CUDA_ONLY  := worker/cuda/cuda_device.c worker/cuda/cuda_errors.c worker/cuda/cuda_cublas.c
 ifeq ($(WITH_CUDA),yes)
 # As system headers, CUDA's do not raise our warnings. -isystem /usr/include would break the compiler.
-CUDA_CFLAGS := -DGRADLAG_CUDA $(if $(filter-out /usr,$(CUDA_TOP)),-isystem $(CUDA_TOP)/include)
+CUDA_CFLAGS := -DGRADLAG_CUDA $(if $(NCCL_HEADER),-DGRADLAG_NCCL) $(if $(filter-out /usr,$(CUDA_TOP)),-isystem $(CUDA_TOP)/include)
 CUDA_LIBS   := $(CUDART) -ldl -lrt
 NVCC_ARCHS  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
                $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a),code=compute_$(a))
@@ -164,7 +164,7 @@ $(DIR)/build_info.h: FORCE
 $(DIR)/experiments/run/provenance.o: $(DIR)/build_info.h
 
 ifneq ($(NCCL_HEADER),)
-$(DIR)/sync/communicator/communicator_nccl.o $(DIR)/sync/communicator/communicator_nccl_library.o: override CFLAGS += -DGRADLAG_NCCL \
+$(DIR)/sync/communicator/communicator_nccl.o $(DIR)/sync/communicator/communicator_nccl_library.o: override CFLAGS += \
     -DGRADLAG_NCCL_LIBRARIES='"$(NCCL_DIR)"' $(if $(filter-out /usr/include/ $(CUDA_TOP)/include/,$(dir $(NCCL_HEADER))),-isystem $(dir $(NCCL_HEADER)))
 endif
 

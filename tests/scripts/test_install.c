@@ -1,6 +1,6 @@
 /*
  * make install and make uninstall: the program runs from any folder, man(1) reads the man page
- * without a warning, and bash completes commands.
+ * without a warning, and bash completes commands. The build records what it consists of.
  */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
@@ -160,6 +160,29 @@ static void every_flag_that_bash_offers_is_accepted(void **state)
                  "done; done; test $count -gt 25");
 }
 
+/* ---- the build ----------------------------------------------------------------------------------
+ */
+
+/* expect_shell() with $tree, the folder of the sources. */
+static void expect_in_tree(struct process_rig *r, const char *script)
+{
+    char all[8192], tree[4096];
+    assert_non_null(getcwd(tree, sizeof tree));
+    int length =
+        snprintf(all, sizeof all, "unset MAKEFLAGS MFLAGS MAKELEVEL; tree='%s'; %s", tree, script);
+    assert_in_range(length, 1, sizeof all - 1);
+    expect_shell(r, all);
+}
+
+/* A change of the flags rebuilds all objects. */
+static void with_and_without_nccl_the_flags_differ(void **state)
+{
+    struct process_rig *r = *state;
+    expect_in_tree(r, "flags() { make -s -C \"$tree\" DIR=\"$PWD\" WITH_CUDA=yes NCCL_HEADER=$1 "
+                      "\"$PWD/flags\"; }; flags nccl.h && grep -e -DGRADLAG_NCCL flags && flags && "
+                      "! grep NCCL flags");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
 
 int main(void)
@@ -171,6 +194,7 @@ int main(void)
         TEST(the_man_page_has_every_command_and_key),
         TEST(bash_completes_commands_settings_values_and_names),
         TEST(every_flag_that_bash_offers_is_accepted),
+        TEST(with_and_without_nccl_the_flags_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
