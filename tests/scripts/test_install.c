@@ -183,6 +183,26 @@ static void with_and_without_nccl_the_flags_differ(void **state)
                       "! grep NCCL flags");
 }
 
+#define BUILD_INFO "scripts/build-info 1 release cc -mcpu=native -O2 -I. "
+/* The folder "copy" with build-info lies in a repository that does not have it. */
+static void a_copy_without_git_does_not_record_the_commit_of_a_repository_around_it(void **state)
+{
+    struct process_rig *r = *state;
+    expect_in_tree(r, "mkdir -p copy/scripts && cp \"$tree/scripts/build-info\" copy/scripts && "
+                      "git init -q . && git -c user.name=n -c user.email=e commit -q --allow-empty "
+                      "-m first && cd copy && " BUILD_INFO ">info && "
+                      "grep 'COMMIT \"unknown\"' info && grep 'BUILD_DATE \"\"' info && "
+                      "git init -q . && git add . && git -c user.name=n -c user.email=e commit "
+                      "-q -m own && " BUILD_INFO ">info && "
+                      "grep \"COMMIT \\\"$(git rev-parse --short=12 HEAD)\" info");
+}
+
+static void the_flags_of_the_processor_are_recorded(void **state)
+{
+    struct process_rig *r = *state;
+    expect_in_tree(r, "\"$tree\"/" BUILD_INFO "| grep 'FLAGS \"-mcpu=native -O2\"'");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
 
 int main(void)
@@ -195,6 +215,8 @@ int main(void)
         TEST(bash_completes_commands_settings_values_and_names),
         TEST(every_flag_that_bash_offers_is_accepted),
         TEST(with_and_without_nccl_the_flags_differ),
+        TEST(a_copy_without_git_does_not_record_the_commit_of_a_repository_around_it),
+        TEST(the_flags_of_the_processor_are_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
