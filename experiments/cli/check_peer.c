@@ -164,8 +164,8 @@ static status wait_for_message(struct link_peer *p, enum wire_type type, uint64_
         if (waited > p->timeout_s) {
             FAIL(ERROR_PEER,
                  "check endpoint=%s: no answer within %.1f s; check that `gradlag check --listen` "
-                 "runs there and that no firewall blocks this port",
-                 p->endpoint, p->timeout_s);
+                 "runs there and that no firewall blocks this port%s",
+                 p->endpoint, p->timeout_s, channel_address_hint(p->endpoint));
         }
         if (waited > NOTICE_AFTER_S && !noticed) {
             log_warning("no answer from %s for %d s; giving up after %.0f s", p->endpoint,

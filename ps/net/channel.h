@@ -29,6 +29,8 @@
 #include "ps/net/mailbox.h"
 #include "ps/net/wire.h"
 
+#include <string.h>
+
 typedef struct channel channel;
 
 enum { CHANNEL_ID_BYTES = 255 };
@@ -91,6 +93,15 @@ void channel_wait_any(channel *c, channel *other, struct bell *bell, int wake_fd
 static inline void channel_wait(channel *c, int wake_fd, unsigned timeout_ms)
 {
     channel_wait_any(c, NULL, NULL, wake_fd, timeout_ms);
+}
+
+/* The end of an error about an endpoint at which nothing answers: how to write IPv6, or "". Host
+ * names and * mean IPv4. The text is constant. */
+static inline const char *channel_address_hint(const char *endpoint)
+{
+    return strncmp(endpoint, "tcp://", 6) == 0 && endpoint[6] != '['
+               ? " (a host name means its IPv4 address; for IPv6 write tcp://[ADDRESS]:PORT)"
+               : "";
 }
 
 /* ERROR_USAGE: the endpoint is malformed or, unless `anywhere`, not on this host (ipc, tcp on 127.x

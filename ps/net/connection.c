@@ -348,8 +348,9 @@ static status check_server(connection *c)
         if (!c->welcomed)
             FAIL(ERROR_PEER,
                  "no server at %s has answered for %.1f s (timeout_s): is the server running, and "
-                 "is the endpoint right?",
-                 c->endpoint, (double)liveness_ms(c->server.heard_ns, now) * 1e-3);
+                 "is the endpoint right?%s",
+                 c->endpoint, (double)liveness_ms(c->server.heard_ns, now) * 1e-3,
+                 channel_address_hint(c->endpoint));
         FAIL(ERROR_PEER, "%s %s", name, why);
     }
     /* The server answers the heartbeat, but not this channel's pings: on a slow link vectors delay

@@ -94,6 +94,43 @@ static void another_program_at_the_endpoint_is_a_protocol_error(void **state)
     process_expect_error(r, endpoint + strlen("endpoint="));
 }
 
+static void a_worker_without_an_answer_learns_how_to_write_ipv6(void **state)
+{
+    struct process_rig *r = *state;
+    char endpoint[64];
+    int listening = listen_somewhere(endpoint);
+    assert_int_equal(
+        RIG_RUN(r, "worker", RIG_SMALL, "worker=0", endpoint, "run_token=1", "timeout_s=1"),
+        ERROR_PEER);
+    process_expect_error(r, "tcp://[ADDRESS]:PORT");
+    assert_int_equal(RIG_RUN(r, "check", endpoint, "trusted_network=yes", "timeout_s=1"),
+                     ERROR_PEER);
+    process_expect_error(r, "tcp://[ADDRESS]:PORT");
+    close(listening);
+}
+
+static void a_server_on_all_ipv6_addresses_trains(void **state)
+{
+    struct process_rig *r = *state;
+    char endpoint[RIG_ENDPOINT_BYTES], token[64], port[64];
+    void *more;
+    if (process_shell(r, "grep -q ' lo$' /proc/net/if_inet6") != OK) {
+        print_message("skipped: no IPv6 here\n");
+        skip();
+    }
+    process_set_up(&more);
+    struct process_rig *worker = more;
+    process_start(r, (const char *const[]){"server", RIG_SMALL, "endpoint=tcp://[::]:*",
+                                           "trusted_network=yes", NULL});
+    process_await_endpoint(r, endpoint, token);
+    snprintf(port, sizeof port, "endpoint=tcp://[::1]%s", strrchr(endpoint, ':'));
+    assert_int_equal(
+        RIG_RUN(worker, "worker", RIG_SMALL, "trusted_network=yes", "worker=0", port, token), OK);
+    assert_int_equal(process_wait(r), OK);
+    process_expect_answer(r, "SELECT status FROM run", "finished");
+    process_tear_down(&more);
+}
+
 /* Such a worker still loads its data. */
 static void a_worker_may_join_later_than_the_timeout(void **state)
 {
@@ -294,6 +331,8 @@ int main(void)
         TEST(a_run_without_length_is_an_error_and_too_many_threads_a_warning),
         TEST(a_run_under_mpirun_is_refused_with_advice),
         TEST(a_worker_that_waits_for_its_server_can_be_stopped),
+        TEST(a_worker_without_an_answer_learns_how_to_write_ipv6),
+        TEST(a_server_on_all_ipv6_addresses_trains),
         TEST(a_worker_may_join_later_than_the_timeout),
         TEST(a_worker_in_a_long_step_can_be_stopped),
         TEST(another_program_at_the_endpoint_is_a_protocol_error),
