@@ -203,6 +203,28 @@ static void the_flags_of_the_processor_are_recorded(void **state)
     expect_in_tree(r, "\"$tree\"/" BUILD_INFO "| grep 'FLAGS \"-mcpu=native -O2\"'");
 }
 
+/* ---- scripts/gpu-check ------------------------------------------------------------------------
+ */
+
+/* The bundle's program writes its last argument to the file "last". Only root can mount a folder
+ * from which nothing can be executed. */
+static void gpu_check_needs_no_program_in_tmp_and_writes_to_a_folder_with_spaces(void **state)
+{
+    struct process_rig *r = *state;
+    expect_in_tree(
+        r, "mkdir -p gradlag-bundle/bin 'a folder' tmp; here=$PWD; cd gradlag-bundle\n"
+           "echo 'export LD_LIBRARY_PATH=' >environment; echo gradlag 1 >VERSION\n"
+           "printf '#!/bin/bash\necho \"${@: -1}\" >>%q/last\n' \"$here\" >bin/gradlag\n"
+           "chmod +x bin/gradlag; cd ..; tar -cf bundle.tar gradlag-bundle\n"
+           "check=(env TMPDIR=\"$here/tmp\" \"$tree/scripts/gpu-check\" --bundle bundle.tar --out "
+           "'a folder' modes)\n"
+           "if unshare --mount true; then unshare --mount bash -c 'mount -t tmpfs -o noexec none "
+           "tmp; exec \"$@\"' - \"${check[@]}\"; else \"${check[@]}\"; fi\n"
+           "test $? = 3 || exit\n" /* the other parts did not run */
+           "cat 'a folder/modes.log'; test \"$(cat last)\" = \"$(yes \"results=$here/a "
+           "folder/gpu.db\" | head -n 2)\" && ! ls -d 'a folder'/*/");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
 
 int main(void)
@@ -217,6 +239,7 @@ int main(void)
         TEST(with_and_without_nccl_the_flags_differ),
         TEST(a_copy_without_git_does_not_record_the_commit_of_a_repository_around_it),
         TEST(the_flags_of_the_processor_are_recorded),
+        TEST(gpu_check_needs_no_program_in_tmp_and_writes_to_a_folder_with_spaces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
