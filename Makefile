@@ -281,7 +281,7 @@ test: setup
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
-## nightly: long tests: all tests under the sanitizers, random events for the server core, the replay matrix, random runs with random faults, an attacked server, a locked file, a killed sweep, jobs under Slurm
+## nightly: long tests: all tests under the sanitizers, random events for the server core, the replay matrix, random runs with random faults, an attacked server, a locked file, a killed sweep, jobs under Slurm, the bundle
 # PROPERTY_EVENTS=n PROPERTY_SEED=n: random events and their seed; REPLAY_EVERY=n: every n-th run of the replay matrix;
 # CAMPAIGN_RUNS=n CAMPAIGN_FIRST=seed: random runs with random faults; KILLS=n: kills of a sweep; LOCKED_S=n: seconds of the lock;
 # ATTACK_S=n: seconds of each attack; STALL_S=n: seconds for which a server stalls;
@@ -314,6 +314,7 @@ nightly: setup
 	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep campaign ps_strangers) || failed=1; \
 	$(HOSTILE) TEST_TIMEOUT_S=10800 $(MAKE) --no-print-directory -j$(JOBS) BUILD=asan unit || failed=1; \
 	scripts/try-slurm $(PROGRAM) || failed=1; \
+	! command -v orted >/dev/null || { $(MAKE) --no-print-directory bundle && scripts/check-bundle build/gradlag-bundle.tar.[xg]z; } || failed=1; \
 	exit $$failed
 
 ## links: measure two ranks on two simulated hosts with links of 1 and 10 Gbit/s (root)
