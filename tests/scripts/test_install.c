@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void expect_shell(struct process_rig *r, const char *script)
@@ -23,6 +24,17 @@ static void expect_shell(struct process_rig *r, const char *script)
     int code = process_shell(r, all);
     if (code != OK)
         fail_msg("exit code %d of: %s\n%s", code, script, process_output(r));
+}
+
+/* expect_shell() with $tree, the folder of the sources. */
+static void expect_in_tree(struct process_rig *r, const char *script)
+{
+    char all[8192], tree[4096];
+    assert_non_null(getcwd(tree, sizeof tree));
+    int length =
+        snprintf(all, sizeof all, "unset MAKEFLAGS MFLAGS MAKELEVEL; tree='%s'; %s", tree, script);
+    assert_in_range(length, 1, sizeof all - 1);
+    expect_shell(r, all);
 }
 
 /* Runs `make TARGET` of this tree with DESTDIR in the rig's folder; builds nothing. */
@@ -72,6 +84,22 @@ static void uninstall_removes_the_installed_files(void **state)
     expect_shell(r, "test $(find opt -type f | wc -l) = 3");
     make(r, "uninstall");
     expect_shell(r, "test $(find opt -type f | wc -l) = 0");
+}
+
+static void all_users_can_read_what_root_installs_under_a_strict_umask(void **state)
+{
+    struct process_rig *r = *state;
+    const mode_t before = umask(077);
+    make(r, "install");
+    expect_shell(r, "test $(find opt -type f -perm -a=r | wc -l) = 3 && "
+                    "test -z \"$(find opt/gradlag -type d ! -perm -a=rx)\"");
+    umask(before);
+}
+
+static void nothing_is_installed_if_the_program_does_not_run(void **state)
+{
+    expect_in_tree(*state, "! DESTDIR=$PWD \"$tree/scripts/install\" \"$(type -P false)\" && "
+                           "! find usr -type f | grep .");
 }
 
 static void the_man_page_is_read_without_a_warning(void **state)
@@ -163,17 +191,6 @@ static void every_flag_that_bash_offers_is_accepted(void **state)
 /* ---- the build ----------------------------------------------------------------------------------
  */
 
-/* expect_shell() with $tree, the folder of the sources. */
-static void expect_in_tree(struct process_rig *r, const char *script)
-{
-    char all[8192], tree[4096];
-    assert_non_null(getcwd(tree, sizeof tree));
-    int length =
-        snprintf(all, sizeof all, "unset MAKEFLAGS MFLAGS MAKELEVEL; tree='%s'; %s", tree, script);
-    assert_in_range(length, 1, sizeof all - 1);
-    expect_shell(r, all);
-}
-
 /* A change of the flags rebuilds all objects. */
 static void with_and_without_nccl_the_flags_differ(void **state)
 {
@@ -232,6 +249,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(the_installed_program_runs_from_anywhere_without_the_sources),
         TEST(uninstall_removes_the_installed_files),
+        TEST(all_users_can_read_what_root_installs_under_a_strict_umask),
+        TEST(nothing_is_installed_if_the_program_does_not_run),
         TEST(the_man_page_is_read_without_a_warning),
         TEST(the_man_page_has_every_command_and_key),
         TEST(bash_completes_commands_settings_values_and_names),
