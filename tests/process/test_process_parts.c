@@ -44,7 +44,7 @@ static void expect_in(struct process_rig *r, const char *file, const char *sql, 
     char query[1024], found[512];
     int length =
         snprintf(query, sizeof query,
-                 "gradlag query \"%s\" results=%s --csv | tail -n 1 | tr -d '\\r\\n'", sql, file);
+                 "gradlag query \"%s\" results=%s --csv | tail -n 1 | tr -d '\\n'", sql, file);
     assert_in_range(length, 1, sizeof query - 1);
     assert_int_equal(process_shell(r, query), OK);
     snprintf(found, sizeof found, "%s", process_output(r));

@@ -41,7 +41,7 @@ static int with_hosts(struct process_rig *r, const char *script)
         "$hosts-$i; done)\" ] && return; sleep 0.1; done; echo 'processes are left' >&2; exit "
         "98; }\n"
         "await_rows() { for _ in $(seq 300); do [ \"$(gradlag query \"SELECT count(*) > 5 FROM $1 "
-        "WHERE run_id = $2\" --csv 2>&1 | tail -n 1 | tr -d '\\r')\" = 1 ] && return; sleep 0.1; "
+        "WHERE run_id = $2\" --csv 2>&1 | tail -n 1)\" = 1 ] && return; sleep 0.1; "
         "done; exit 97; }\n"
         "(%s)\ncode=$?; ended; exit $code",
         tree, (int)getpid(), script);

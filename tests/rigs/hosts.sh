@@ -5,7 +5,12 @@
 #     on_host NAME I command…           runs the command on host I (1, 2, …), whose name is hostI
 #     hosts_agent NAME                  a script replaces ssh for every mpirun from now on; as with ssh, the command gets a new environment
 #     hosts_mpirun NAME COUNT …         runs mpirun on host 1 with one slot on each host
-#     hosts_remove NAME COUNT           removes the hosts
+#     hosts_hold NAME COUNT RATE [SIDES] [BURST]
+#                                       limits each host's link to RATE (none: no limit) by tc. SIDES both: both directions; sent: only
+#                                       what a host sends. BURST: bytes that may pass at once after a pause. Fails if tc is not permitted
+#     hosts_rack NAME COUNT FIRST       moves the hosts from FIRST on to a second switch (a rack) with one uplink to the first
+#     hosts_hold_uplink NAME RATE BURST limits the uplink of the rack in both directions
+#     hosts_remove NAME COUNT           ends the hosts' processes and removes the hosts
 
 hosts_make() {
     local name=$1 count=$2 bridge=${3:-} i
@@ -60,8 +65,48 @@ hosts_mpirun() {
     on_host "$name" 1 mpirun -n "$count" --host "$list" --bind-to none "$@"
 }
 
+# NAMESPACE DEVICE RATE BURST
+hold() {
+    tc -n "$1" qdisc del dev "$2" root 2>/dev/null || true
+    [ "$3" = none ] || tc -n "$1" qdisc add dev "$2" root tbf rate "$3" burst "$4" latency 100ms
+}
+
+hosts_hold() {
+    local name=$1 count=$2 rate=$3 back=none burst=${5:-256kb} i space
+    [ "${4:-sent}" = sent ] || back=$rate
+    for ((i = 1; i <= count; i++)); do
+        space=$name-switch
+        ! ip -n "$name-rack" link show "port$i" >/dev/null 2>&1 || space=$name-rack
+        hold "$name-$i" eth0 "$rate" "$burst" && hold "$space" "port$i" "$back" "$burst" || return
+    done
+}
+
+# The links keep their ends at the hosts; the other ends move to the switch of the rack.
+hosts_rack() {
+    local name=$1 count=$2 first=$3 i
+    ip netns add "$name-rack"
+    ip -n "$name-rack" link add switch type bridge
+    ip -n "$name-rack" link set switch up
+    ip link add uplink netns "$name-rack" type veth peer name uplink netns "$name-switch"
+    ip -n "$name-rack" link set uplink master switch up
+    ip -n "$name-switch" link set uplink master switch up
+    for ((i = first; i <= count; i++)); do
+        ip -n "$name-switch" link set "port$i" netns "$name-rack"
+        ip -n "$name-rack" link set "port$i" master switch up
+    done
+}
+
+hosts_hold_uplink() {
+    hold "$1-rack" uplink "$2" "$3"
+    hold "$1-switch" uplink "$2" "$3"
+}
+
 hosts_remove() {
     local name=$1 count=$2 i
-    for ((i = 1; i <= count; i++)); do ip netns del "$name-$i" 2>/dev/null || true; done
+    for ((i = 1; i <= count; i++)); do
+        ip netns pids "$name-$i" 2>/dev/null | xargs -r kill -KILL 2>/dev/null || true
+        ip netns del "$name-$i" 2>/dev/null || true
+    done
+    ip netns del "$name-rack" 2>/dev/null || true
     ip netns del "$name-switch" 2>/dev/null || true
 }
