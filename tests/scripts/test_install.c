@@ -220,6 +220,13 @@ static void the_flags_of_the_processor_are_recorded(void **state)
     expect_in_tree(r, "\"$tree\"/" BUILD_INFO "| grep 'FLAGS \"-mcpu=native -O2\"'");
 }
 
+/* Without it lint would wait for input, which does not come here. */
+static void lint_needs_the_list_of_files_of_git(void **state)
+{
+    expect_in_tree(*state, "mkdir scripts; cp \"$tree/scripts/lint\" scripts; mkfifo input\n"
+                           "timeout 10 scripts/lint <>input; test $? = 2");
+}
+
 /* ---- scripts/gpu-check ------------------------------------------------------------------------
  */
 
@@ -258,6 +265,7 @@ int main(void)
         TEST(with_and_without_nccl_the_flags_differ),
         TEST(a_copy_without_git_does_not_record_the_commit_of_a_repository_around_it),
         TEST(the_flags_of_the_processor_are_recorded),
+        TEST(lint_needs_the_list_of_files_of_git),
         TEST(gpu_check_needs_no_program_in_tmp_and_writes_to_a_folder_with_spaces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
