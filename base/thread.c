@@ -71,60 +71,76 @@ static unsigned allowed_processors(void)
     return 0;
 }
 
-/* Reads numbers from the files, one or two per file; a file that is missing or says "max" has none.
+/* Reads a quota and, if it has one, its period. A file that is missing or says "max" has no quota.
  */
-static unsigned quota_in(const char *quota_file, const char *period_file)
+static double quota_in(const char *quota_file, const char *period_file)
 {
-    double quota = 0, period = 0;
+    double quota = 0, period = 1;
     FILE *f = fopen(quota_file, "re"), *g = period_file != NULL ? fopen(period_file, "re") : NULL;
-    const bool known = f != NULL && fscanf(f, "%lf", &quota) == 1 && quota > 0 && /* -1: none */
-                       fscanf(g != NULL ? g : f, "%lf", &period) == 1 && period > 0;
+    const bool known = f != NULL && fscanf(f, "%lf", &quota) == 1 && quota > 0; /* -1: none */
+    if (known && (fscanf(g != NULL ? g : f, "%lf", &period) != 1 || period <= 0))
+        period = 1; /* bytes have none */
     if (f != NULL)
         fclose(f);
     if (g != NULL)
         fclose(g);
-    return known ? (unsigned)fmin(ceil(quota / period), UINT_MAX) : UINT_MAX;
+    return known ? quota / period : INFINITY;
 }
 
-unsigned processor_quota(const char *root, const char *group)
+double group_quota(const char *root, const char *group, const char *name)
 {
-    struct text path = {0}, period = {0};
-    text_add(&path, "%s/cpu/cpu.cfs_quota_us", root); /* version 1, in a container */
-    text_add(&period, "%s/cpu/cpu.cfs_period_us", root);
-    unsigned least = quota_in(path.at, period.at);
-    for (size_t length = strlen(group);; length--) { /* version 2: the group and its parents */
+    struct text path = {0};
+    double least = INFINITY;
+    for (size_t length = strlen(group);; length--) {
         if (length > 0 && group[length] != '\0' && group[length] != '/')
             continue;
         path.length = 0;
-        text_add(&path, "%s%.*s/cpu.max", root, (int)length, group);
-        const unsigned quota = quota_in(path.at, NULL);
-        least = quota < least ? quota : least;
+        text_add(&path, "%s%.*s/%s", root, (int)length, group, name);
+        least = fmin(least, quota_in(path.at, NULL));
         if (length == 0)
             break;
     }
     text_free(&path);
-    text_free(&period);
     return least;
 }
 
-static unsigned own_quota(void)
+unsigned processor_quota(const char *root, const char *group)
 {
-    char line[4096];
+    struct text quota = {0}, period = {0};
+    text_add(&quota, "%s/cpu/cpu.cfs_quota_us", root); /* version 1, in a container */
+    text_add(&period, "%s/cpu/cpu.cfs_period_us", root);
+    const double least = fmin(quota_in(quota.at, period.at), group_quota(root, group, "cpu.max"));
+    text_free(&quota);
+    text_free(&period);
+    return (unsigned)fmin(ceil(least), UINT_MAX);
+}
+
+/* The control group (version 2) of this process; "": unknown. */
+static const char *own_group(char line[static 4096])
+{
     FILE *f = fopen("/proc/self/cgroup", "re");
     bool found = false;
-    while (f != NULL && !found && fgets(line, sizeof line, f) != NULL)
+    while (f != NULL && !found && fgets(line, 4096, f) != NULL)
         found = strncmp(line, "0::/", 4) == 0;
     if (f != NULL)
         fclose(f);
     line[found ? strcspn(line, "\n") : 0] = '\0';
-    return processor_quota("/sys/fs/cgroup", found ? line + 3 : "");
+    return found ? line + 3 : "";
+}
+
+double memory_bytes(void)
+{
+    char line[4096];
+    return fmin((double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE),
+                group_quota("/sys/fs/cgroup", own_group(line), "memory.max"));
 }
 
 unsigned processor_count(void)
 {
     static atomic_uint quota; /* 0: not read yet */
+    char line[4096];
     if (atomic_load(&quota) == 0)
-        atomic_store(&quota, own_quota());
+        atomic_store(&quota, processor_quota("/sys/fs/cgroup", own_group(line)));
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned count = allowed_processors();
     if (count == 0)

@@ -1,4 +1,4 @@
-/* thread.h — starting threads, handling signals, and the number of processors. */
+/* thread.h — starting threads, handling signals, the number of processors, and memory. */
 #ifndef GRADLAG_BASE_THREAD_H
 #define GRADLAG_BASE_THREAD_H
 
@@ -26,6 +26,10 @@ unsigned processor_count(void);
 /* Processors that the quotas of control group `group` ("/a/b", below folder `root`) and of its
  * parents allow, rounded up. UINT_MAX: no quota. */
 unsigned processor_quota(const char *root, const char *group);
+/* The least number in file `name` ("memory.max") of that group and its parents. INFINITY: none. */
+double group_quota(const char *root, const char *group, const char *name);
+/* Bytes of memory of this machine, but no more than its control group (version 2) allows. */
+double memory_bytes(void);
 /* "Intel(R) Xeon(R) …", or "unknown processor (aarch64)". */
 void processor_name(char *out, size_t bytes);
 

@@ -25,6 +25,7 @@
 
 #include <errno.h>
 #include <libgen.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -157,9 +158,10 @@ static void check_processor(const struct check *c)
     check_text(c, "cpu", "vector instructions",
                sets.length > 0 ? sets.at : "none of avx2, fma, avx512*");
     text_free(&sets);
-    double page = (double)sysconf(_SC_PAGESIZE) / (1 << 30);
-    check_number(c, "memory", "total", (double)sysconf(_SC_PHYS_PAGES) * page, "GiB");
-    check_number(c, "memory", "free", (double)sysconf(_SC_AVPHYS_PAGES) * page, "GiB");
+    const double total = memory_bytes() / (1 << 30);
+    const double page = (double)sysconf(_SC_PAGESIZE) / (1 << 30);
+    check_number(c, "memory", "total", total, "GiB");
+    check_number(c, "memory", "free", fmin((double)sysconf(_SC_AVPHYS_PAGES) * page, total), "GiB");
 }
 
 /* The copy rate of one thread, bytes read + written. A parameter server applies on one thread. */

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 static void add_field(struct text *out, const char *key, const char *value)
 {
@@ -39,8 +38,7 @@ static void add_machine(struct text *out)
     processor_name(cpu, sizeof cpu);
     add_field(out, "cpu", cpu);
     text_add(out, ",\"processors\":%u", processor_count());
-    text_add(out, ",\"memory_mib\":%lld",
-             (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 1048576);
+    text_add(out, ",\"memory_mib\":%lld", (long long)(memory_bytes() / 1048576));
     add_member(out, "gpu", environment_gpus);
     add_member(out, "gpu_driver", environment_gpu_driver);
     add_field(out, "host", system.nodename);

@@ -378,8 +378,8 @@ static void write_file(const char *name, const char *content)
     assert_true(f != NULL && fputs(content, f) >= 0 && fclose(f) == 0);
 }
 
-/* As in a container of Docker or Kubernetes with --cpus=1.5. */
-static void a_cpu_quota_limits_the_processors(void **state)
+/* As in a container of Docker or Kubernetes with --cpus=1.5 and --memory=1g. */
+static void a_control_group_limits_processors_and_memory(void **state)
 {
     (void)state;
     const char *const folders[] = {"a", "a/b", "cpu"};
@@ -405,9 +405,16 @@ static void a_cpu_quota_limits_the_processors(void **state)
     write_file("cpu/cpu.cfs_quota_us", "50000\n");
     assert_int_equal(processor_quota(groups, ""), 1);
     assert_true(processor_count() >= 1);
+    assert_true(isinf(group_quota(groups, "/a/b", "memory.max")));
+    write_file("a/b/memory.max", "max\n");
+    write_file("a/memory.max", "1073741824\n");
+    assert_true(group_quota(groups, "/a/b", "memory.max") == 1073741824);
+    assert_true(memory_bytes() >= 1 << 20);
     static const char *const made[] = {"a/b/cpu.max",
                                        "a/cpu.max",
                                        "cpu.max",
+                                       "a/b/memory.max",
+                                       "a/memory.max",
                                        "cpu/cpu.cfs_period_us",
                                        "cpu/cpu.cfs_quota_us",
                                        "a/b",
@@ -438,7 +445,7 @@ int main(void)
                                         close_options),
         cmocka_unit_test_setup_teardown(yes_equals_true_and_no_equals_false, open_options,
                                         close_options),
-        cmocka_unit_test(a_cpu_quota_limits_the_processors),
+        cmocka_unit_test(a_control_group_limits_processors_and_memory),
         cmocka_unit_test(a_signal_handler_has_a_stack_of_its_own),
         cmocka_unit_test_setup_teardown(a_bad_setting_is_a_usage_error_and_changes_nothing,
                                         open_options, close_options),
