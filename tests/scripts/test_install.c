@@ -1,6 +1,7 @@
 /*
  * make install and make uninstall: the program runs from any folder, man(1) reads the man page
- * without a warning, and bash completes commands. The build records what it consists of.
+ * without a warning, and bash completes commands. Then the build's record of itself, scripts/lint,
+ * and scripts/gpu-check.
  */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
