@@ -296,11 +296,13 @@ static void scale_network(struct advice *a, const struct settings *s,
     wanted[ADVICE_LATENCY] /= longer;
 }
 
-/* Whether the map knows the setting. The model is dealt with in scale_network(). */
+/* Whether the map knows the setting. The model is dealt with in scale_network(). Which worker is
+ * slow (pace.worker) does not matter. */
 static bool is_known(const struct advice *a, const struct setting *s)
 {
     const bool fixed = strcmp(s->key, "dataset") == 0 || strcmp(s->key, "pace") == 0;
-    bool axis = strcmp(s->key, "model") == 0 || strcmp(s->key, "pace.mean_ms") == 0;
+    bool axis = strcmp(s->key, "model") == 0 || strcmp(s->key, "pace.mean_ms") == 0 ||
+                strcmp(s->key, "pace.worker") == 0;
     for (size_t i = 0; i < ADVICE_AXES; i++)
         axis = axis || strcmp(s->key, axes[i].key) == 0;
     return axis || (fixed &&

@@ -380,8 +380,9 @@ static status report_comparison(const struct recorded_run *run, const struct tra
     status result = OK;
     if (difference->missing) {
         FAIL(ERROR_RESULTS,
-             "run %lld cannot be replayed to its end: from gradient %llu on, rows of a server are "
-             "missing; the rows before are equal. The server failed, or they could not be written",
+             "run %lld cannot be replayed to its end: rows that gradient %llu needs are missing; "
+             "the "
+             "rows before are equal. A server failed, or they could not be written",
              (long long)run->id, (unsigned long long)difference->number);
     }
     if (difference->found) {

@@ -52,7 +52,7 @@ struct replay_options {
 
 struct replay_difference {
     bool found;
-    bool missing; /* no row differs, but rows of another server, which this one needs, are absent */
+    bool missing;    /* no row differs, but rows that the next one needs are absent */
     uint64_t number; /* of the first row that differs, or cannot be replayed */
     char text[320];  /* the update, the column, its recorded and its replayed value */
 };

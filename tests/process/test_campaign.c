@@ -121,10 +121,7 @@ static bool expect_replay(struct campaign_episode *e, int code)
     if (!e->async || atoi(process_ask(e->rig, "SELECT count(*) FROM push")) == 0)
         return false;
     int replayed = RIG_RUN_INSIDE(e->rig, "replay", "1", "--quiet");
-    /* If the writer was killed, an arrival may be missing in the middle; replay reports that as
-     * a difference. */
-    bool refused = replayed == ERROR_USAGE || replayed == ERROR_RESULTS ||
-                   (replayed == ERROR_OTHER && code > 128);
+    bool refused = replayed == ERROR_USAGE || replayed == ERROR_RESULTS;
     if (replayed != OK && !(refused && is_incomplete(e->rig, code)))
         fail_msg("replay: %d: %s", replayed, process_errors(e->rig));
     return replayed == OK;

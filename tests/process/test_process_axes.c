@@ -215,7 +215,7 @@ static void expect_advice_from_csv(struct process_rig *r)
         "async,0.75,abc\n";
     process_write(r, "small.csv", small);
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "workers=32", "network.gbps=10",
-                             "pace.slow_workers=1", "model=lenet"),
+                             "pace.slow_workers=1", "pace.worker=0", "model=lenet"),
                      OK);
     process_expect_line(r, "asynchronous", "25.00 ± 12.50 (3)");
     process_expect_line(r, "asynchronous", "ssp");
