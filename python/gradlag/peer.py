@@ -71,6 +71,17 @@ class Request:
             raise ValueError(f"this program has no key model.{unknown[0]}; it has: {known}")
 
 
+def shapes(values):
+    """The shapes of what parameters() returned."""
+    if not hasattr(values, "items"):
+        raise TypeError(f"parameters() must return a dict of name -> initial values, not {type(values).__name__}")
+    found = {name: numpy.shape(value) or (1,) for name, value in values.items()}
+    empty = [f"'{name}' without values" for name, shape in found.items() if math.prod(shape) == 0]
+    if empty or not found:
+        raise ValueError(f"parameters() returned {empty[0] if empty else 'no parameter'}: return a dict of name -> initial values, each with one or more values")
+    return found
+
+
 class _Vector:
     """A flat float32 vector in the shared memory, and its named slices."""
 
@@ -110,7 +121,7 @@ class _Peer:
         self.model = self.make(self.request)
         self.request.check_all_read()
         self.takes_rng = takes(self.model.gradient, 3)
-        self.shapes = {name: numpy.shape(value) or (1,) for name, value in self.model.parameters().items()}
+        self.shapes = shapes(self.model.parameters())
         not_hidden = set(getattr(self.model, "not_hidden", ()))
         if not_hidden - self.shapes.keys():
             raise ValueError(f"not_hidden names '{min(not_hidden - self.shapes.keys())}', which is no parameter of the model; it has: {', '.join(self.shapes)}")

@@ -70,7 +70,13 @@ class _Model:
             inputs, targets = self._batch("train", [0])
             with torch.no_grad():
                 output = self.module.eval()(inputs)
-            self.classes = 0 if targets.is_floating_point() or output.dim() < 2 else output.shape[1]
+            self.classes = 0 if targets.is_floating_point() or self._tensor(output).dim() < 2 else output.shape[1]
+
+    def _tensor(self, output):
+        if not isinstance(output, torch.Tensor):
+            raise TypeError(f"the module {_name(self.module)} returned a {_name(output)}; accuracy needs a tensor: return it in forward(), for example "
+                            "output.logits, or give serve() classes=0 and a loss that reads this output")
+        return output
 
     def _check(self):
         batch_norm.check(self.module)
@@ -121,7 +127,7 @@ class _Model:
 
     def _batch(self, split, samples):
         dataset = self.data[split]
-        if isinstance(dataset, torch.utils.data.TensorDataset):
+        if type(dataset) is torch.utils.data.TensorDataset:  # a subclass may have an index of its own
             at = torch.as_tensor(samples)
             batch = [tensor[at] for tensor in dataset.tensors]
         else:
@@ -131,14 +137,15 @@ class _Model:
     def _compute(self, split, samples):
         inputs, targets = self._batch(split, samples)
         output = self.module(inputs)
-        loss = self.loss(output, targets)
         if self.classes == 0:
-            return loss, 0, None
+            return self.loss(output, targets), 0, None
+        loss = self.loss(self._tensor(output), targets)
         predictions = output.detach().argmax(dim=1)
+        counted = targets >= 0  # losses ignore negative targets (ignore_index)
         # Of more targets than samples (tokens of a text) the share counts, rounded to whole samples.
-        count = max(1, targets.numel())
+        count = max(1, int(counted.sum()))
         correct = (int((predictions == targets).sum()) * len(samples) + count // 2) // count
-        return loss, correct, predictions.reshape(-1).cpu().numpy()
+        return loss, correct, predictions[counted].cpu().numpy()
 
     def gradient(self, parameters, samples, rng):
         torch.manual_seed(int(rng.integers(1 << 63)))
@@ -176,7 +183,8 @@ def serve(model, data, loss=torch.nn.functional.cross_entropy, classes=None, hea
     model(request)  -> an nn.Module, on the device where it shall compute; request.option("width", 64) reads model.width
     data(request)   -> dict of datasets: "train", "test" and, if there is one, "validation"; a sample is (input, target)
     loss(output, target) -> the mean loss of a batch
-    classes         number of classes; None: the second dimension of the output, 0 if targets are floating-point; 0: no accuracy
+    classes         number of classes; None: the second dimension of the output, 0 if targets are floating-point; 0: no accuracy.
+                    Accuracy counts targets that are not negative
     head            name of the part of the module that computes the output, for example "lm_head" (for optimizer=muon, as nn.Embedding)
     """
     peer.serve(lambda request: _Model(request, model, data, loss, classes, head))

@@ -32,10 +32,10 @@ class InFolder(Folder):
     def train(self, example, **settings):
         return gradlag.run(model="external", model__command=command(EXAMPLES / example), **settings)
 
-    def program(self, body, train="64"):
+    def program(self, body, train="64", parameters="{'w': numpy.zeros(3, numpy.float32)}"):
         pathlib.Path("own.py").write_text("import numpy\nimport gradlag\n\nclass Own:\n"
                                           f"    samples, classes = {{'train': {train}, 'validation': 0, 'test': 8}}, 0\n"
-                                          "    def parameters(self): return {'w': numpy.zeros(3, numpy.float32)}\n"
+                                          f"    def parameters(self): return {parameters}\n"
                                           "    def evaluate(self, parameters, split, samples): return 0.0, 0, None\n"
                                           f"    def gradient(self, parameters, samples, rng):\n        {body}\n\n"
                                           "gradlag.serve(lambda request: Own())\n")
@@ -153,6 +153,11 @@ class OwnModels(InFolder):
     def test_a_missing_parameter_is_an_error(self):
         self.expect(3, "'w'", "return 1.0, 0, {}")
 
+    def test_a_model_without_parameters_is_an_error(self):
+        for values, named in (("{}", "parameters()"), ("{'w': []}", "parameters()"), ("[1.0]", "list")):
+            with self.subTest(values=values):
+                self.expect(3, named, "return 1.0, 0, {}", parameters=values)
+
     def test_an_exception_ends_the_run(self):
         self.expect(3, "own.py, line 9", "return parameters['v']")
 
@@ -192,17 +197,22 @@ class OwnModels(InFolder):
 
 @needs("torch")
 class TorchAccuracy(InFolder):
-    def test_the_share_of_right_tokens_is_rounded_to_the_nearest_sample(self):
+    def accuracy(self, targets):
+        """Of a network that predicts 0 for each token."""
         pathlib.Path("own.py").write_text("import torch\nimport gradlag.torch\n"
                                           "def first(x): return torch.nn.functional.one_hot(torch.zeros_like(x), 2).movedim(-1, 1).float()\n"
                                           "class Net(torch.nn.Module):\n"
                                           "    def __init__(self):\n        super().__init__()\n        self.w = torch.nn.Parameter(torch.ones(1))\n"
                                           "    def forward(self, x): return first(x) * (1 + self.w * self.w)\n"
-                                          "pairs = torch.utils.data.TensorDataset(torch.zeros(3, 4, dtype=torch.int64), "
-                                          "torch.tensor([[0, 0, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]]))\n"
+                                          f"pairs = torch.utils.data.TensorDataset(torch.zeros(3, 4, dtype=torch.int64), torch.tensor({targets}))\n"
                                           "gradlag.torch.serve(lambda request: Net(), lambda request: {'train': pairs, 'test': pairs}, classes=2)\n")
-        row = gradlag.run(model="external", model__command=command("own.py"), updates=2, batch=3, **VIRTUAL)
-        self.assertAlmostEqual(row["final_accuracy"], 2 / 3)  # 7 of 12 tokens are 1.75 of 3 samples
+        return gradlag.run(model="external", model__command=command("own.py"), updates=2, batch=3, **VIRTUAL)["final_accuracy"]
+
+    def test_the_share_of_right_tokens_is_rounded_to_the_nearest_sample(self):
+        self.assertAlmostEqual(self.accuracy([[0, 0, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]]), 2 / 3)  # 7 of 12 tokens are 1.75 of 3 samples
+
+    def test_targets_that_the_loss_ignores_do_not_count(self):
+        self.assertAlmostEqual(self.accuracy([[0, -100, -100, -100], [0, 0, -100, -100], [0, 1, 1, -100]]), 2 / 3)  # 4 of 6
 
 
 @needs("torch")
@@ -231,6 +241,37 @@ class TorchEvaluation(InFolder):
         for training in ("", "    def forward(self, x): return super().forward(x + torch.randn_like(x))\n"):
             rows = self.rows(training, self.SAMPLES if training else "Noisy()", self.NOISY)
             self.assertEqual(len({(row["parameters_sha256"], row["final_loss"]) for row in rows}), 1)
+
+
+@needs("torch")
+class TorchModel(unittest.TestCase):
+    def make(self, module, data, loss=None, classes=None):
+        import gradlag.torch
+        return gradlag.torch._Model(types.SimpleNamespace(threads=1, seed=1), lambda _: module, lambda _: {"train": data}, loss, classes, None)
+
+    def test_a_dataset_keeps_its_own_index(self):
+        import torch
+
+        class Shifted(torch.utils.data.TensorDataset):
+            def __getitem__(self, index):
+                inputs, target = super().__getitem__(index)
+                return inputs + 5, target
+
+        tensors = torch.zeros(4, 2), torch.arange(4)
+        for kind, value in ((torch.utils.data.TensorDataset, 0), (Shifted, 5)):
+            inputs, targets = self.make(torch.nn.Linear(2, 4), kind(*tensors))._batch("train", numpy.array([3, 1]))
+            self.assertEqual((inputs.tolist(), targets.tolist()), ([[value] * 2] * 2, [3, 1]))
+
+    def test_accuracy_needs_a_tensor(self):
+        import torch
+        data = torch.utils.data.TensorDataset(torch.zeros(4, 3), torch.arange(4) % 2)
+        module = torch.nn.GRU(3, 2)  # returns a tuple
+        for classes in (None, 2):
+            with self.subTest(classes=classes), self.assertRaises(TypeError) as caught:
+                self.make(module, data, torch.nn.functional.cross_entropy, classes)._compute("train", [0, 1])
+            self.assertIn("GRU", str(caught.exception))
+        model = self.make(module, data, lambda output, target: torch.nn.functional.cross_entropy(output[0], target), 0)
+        self.assertEqual(model._compute("train", [0, 1])[1:], (0, None))
 
 
 @needs("torch")
