@@ -1,6 +1,5 @@
 """Starts runs and reads results files. The standard library is enough; with pandas, tables are DataFrames."""
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -9,11 +8,11 @@ import signal
 import sqlite3
 import subprocess
 import urllib.parse
+import warnings
 
 
 APPLICATION_ID, SCHEMA = 1196188007, 1
 PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 STOP_S = 45  # how long a run may take to stop; gradlag itself allows 15 s, and timeout_s (30) for an external model
 
 
@@ -35,43 +34,63 @@ def program():
 
 
 def arguments(settings):
-    """Settings as gradlag reads them: pace__mean_ms=2 is pace.mean_ms=2, True is true."""
+    """Settings as gradlag reads them: pace__mean_ms=2 is pace.mean_ms=2, True is true. None leaves a key out."""
     for key, value in settings.items():
-        if isinstance(value, bool):
-            value = "true" if value else "false"
-        yield f"{key.replace('__', '.')}={value}"
+        if not isinstance(value, str) and str(value) in ("True", "False"):  # also numpy.bool_
+            value = str(value).lower()
+        if value is not None:
+            yield f"{key.replace('__', '.')}={value}"
 
 
-def _end_with_python():
-    """Stops this process if Python is killed (a notebook's kernel that is restarted): no run trains on without a caller."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def _apart():
+    """What the child does before it becomes gradlag. Its own process group keeps signals of the terminal from it: _stop() sends them.
+
+    If Python is killed (a notebook's kernel that is restarted), gradlag ends: no run trains on without a caller.
+    """
+    import ctypes  # not on Windows, where results files can be read
+    libc = ctypes.CDLL(None)  # before fork(): later another thread may hold the loader's lock
+
+    def become():
+        os.setpgid(0, 0)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    return become
 
 
 def _call(*words):
     """The answer of a command of gradlag, from JSON; None: it printed nothing. Ctrl-C stops the command and keeps its results."""
-    with subprocess.Popen([program(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
-                          preexec_fn=_end_with_python) as command:
+    with subprocess.Popen([program(), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+                          errors="replace", preexec_fn=_apart()) as command:
         try:
             out, messages = command.communicate()
-        except BaseException as error:
-            _stop(command, signalled=isinstance(error, KeyboardInterrupt))
+        except BaseException:
+            _stop(command)
             raise
     answer = json.loads(out) if out.strip() else None
-    if command.returncode != 0:  # the first error is the cause: those of other processes may follow
-        first = re.search("^gradlag[^:\n]*: error: ", messages, re.M)
-        raise Error(messages[first.end() if first else 0:].strip(), command.returncode, answer)
+    if command.returncode != 0:
+        raise Error(_failure(command.returncode, messages), command.returncode, answer)
+    for text in re.findall("^gradlag[^:\n]*: warning: (.*)", messages, re.M):
+        warnings.warn(text, stacklevel=3)  # the caller of run() or query()
     return answer
 
 
-def _stop(command, signalled):
-    """Ctrl-C on a terminal reaches gradlag, too. A second signal ends gradlag at once, so it is sent only after STOP_S."""
-    for already in (signalled, False, False):
-        if not already:
-            command.send_signal(signal.SIGINT)
+def _failure(code, messages):
+    """The first error is the cause: those of other processes may follow."""
+    first = re.search("^gradlag[^:\n]*: error: ", messages, re.M)
+    said = messages[first.end() if first else 0:].strip()
+    if code > 0:
+        return said
+    return (f"gradlag was killed by signal {-code} ({signal.strsignal(-code)}). If no user killed it, a likely cause is lack of memory: see the "
+            f"kernel's log (dmesg), use fewer workers or a smaller model. {said}").strip()
+
+
+def _stop(command):
+    """One signal: gradlag stops and keeps its results. A second one, after STOP_S or another Ctrl-C, ends it at once."""
+    for _ in range(2):
         try:
+            command.send_signal(signal.SIGINT)
             command.communicate(timeout=STOP_S)
             return
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
             pass
     command.kill()
     command.communicate()
@@ -80,7 +99,8 @@ def _stop(command, signalled):
 def run(**settings):
     """Trains once and returns the run's row as a dict: gradlag.run(mode="async", workers=4)["final_accuracy"].
 
-    Error: the run failed; Error.run is its row, if it has one. Ctrl-C stops the run, which keeps its results, and raises KeyboardInterrupt.
+    Error: the run failed; Error.run is its row, if it has one. Warnings of gradlag are Python's.
+    Ctrl-C stops the run, which keeps its results, and raises KeyboardInterrupt.
     """
     return _call("run", "--json", *arguments(settings))
 
@@ -131,6 +151,8 @@ def select(sql, results="results.db", parameters=()):
 
 
 def _names(cursor):
+    if cursor.description is None:
+        raise Error("the statement is no SELECT: it has no columns; use select() and rows() to read", 2)
     names = [column[0] for column in cursor.description]
     for name in names:
         if names.count(name) > 1:

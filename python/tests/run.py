@@ -13,6 +13,7 @@ import sys
 import time
 import types
 import unittest
+import warnings
 from unittest import mock
 
 import numpy
@@ -323,20 +324,80 @@ class Results(InFolder):
         settings = {"dataset": "gaussian", "model": "softmax", "dataset.samples": 1000, "mode": "async", "workers": 2, "epochs": 100000}
         ends = [(os.killpg, signal.SIGINT), (os.kill, signal.SIGINT), (os.kill, signal.SIGKILL)]  # as a terminal signals; Python alone
         for end, number in ends:
-            script = f"import gradlag; gradlag.results.STOP_S = {30 if end is os.killpg else 3}; gradlag.run(checkpoint='{{run}}.safetensors', **{settings})"
-            caller = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL, start_new_session=True,
-                                      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # tests in the background ignore it
-            self.addCleanup(caller.kill)
+            caller = self.call(f"gradlag.run(checkpoint='{{run}}.safetensors', **{settings})")
             until = time.monotonic() + 60
             while not self.status("running", "JOIN push ON push.run_id = run.id") and time.monotonic() < until:
                 time.sleep(0.1)
             end(caller.pid, number)
-            self.assertNotEqual(caller.wait(timeout=60), 0)
+            self.assertNotEqual(caller.wait(timeout=25), 0)  # less than STOP_S: one signal, at once
             while number == signal.SIGKILL and self.status("running") and time.monotonic() < until:
                 time.sleep(0.1)
             self.assertFalse(self.status("running"))
         self.assertEqual(self.status("stopped"), [1, 2, 3])
         self.assertTrue(all(os.path.exists(f"{run}.safetensors") for run in (1, 2, 3)))
+
+    def call(self, statement):
+        caller = subprocess.Popen([sys.executable, "-c", f"import gradlag; {statement}"], stderr=subprocess.DEVNULL, start_new_session=True,
+                                  preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # tests in the background ignore it
+        self.addCleanup(caller.kill)
+        return caller
+
+    def stand_in(self, body):
+        """A program that is called in place of gradlag."""
+        pathlib.Path("stand-in").write_text(f"#!{sys.executable}\nimport os, signal, sys, time\n{body}\n")
+        os.chmod("stand-in", 0o700)
+        change = mock.patch.dict(os.environ, GRADLAG=os.path.abspath("stand-in"))
+        change.start()
+        self.addCleanup(change.stop)
+
+    def wait_for(self, path, size):
+        until = time.monotonic() + 20
+        while time.monotonic() < until and not (os.path.exists(path) and os.path.getsize(path) >= size):
+            time.sleep(0.02)
+
+    def test_each_interrupt_reaches_the_program_once(self):
+        self.stand_in("def count(*_):\n    print('x', end='', file=open('signals', 'a'))\n    'xx' in open('signals').read() and sys.exit(5)\n"
+                      "signal.signal(signal.SIGINT, count)\nopen('signals', 'w').close()\nwhile True: time.sleep(0.05)")
+        for end in (os.kill, os.killpg):
+            caller = self.call("gradlag.run()")
+            for count in range(2):
+                self.wait_for("signals", count)
+                end(caller.pid, signal.SIGINT)
+                self.wait_for("signals", count + 1)
+                time.sleep(0.2)
+                self.assertEqual(os.path.getsize("signals"), count + 1)
+            self.assertEqual(caller.wait(timeout=20), -signal.SIGINT)
+            os.unlink("signals")
+
+    def test_a_program_that_is_killed_is_named(self):
+        self.stand_in("os.kill(os.getpid(), signal.SIGKILL)")
+        with self.assertRaises(gradlag.Error) as caught:
+            gradlag.run()
+        self.assertEqual(caught.exception.code, -signal.SIGKILL)
+        self.assertIn("signal 9", str(caught.exception))
+
+    def test_warnings_of_the_program_are_warnings(self):
+        self.stand_in("print('gradlag: warning: no spread\\nown.py: warning: other\\ngradlag worker 2: warning: late', file=sys.stderr)\nprint('{}')")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.assertEqual(gradlag.run(), {})
+        self.assertEqual([(str(each.message), each.filename) for each in caught], [("no spread", __file__), ("late", __file__)])
+
+    def test_settings_as_gradlag_reads_them(self):
+        settings = {"seed": 1, "pace__mean_ms": 2.5, "overlap": True, "checkpoint": None, "resume": numpy.bool_(False), "arm": "True"}
+        self.assertEqual(list(gradlag.results.arguments(settings)), ["seed=1", "pace.mean_ms=2.5", "overlap=true", "resume=false", "arm=True"])
+
+    def test_results_can_be_read_without_the_c_library(self):
+        gradlag.run(updates=1, **SMALL)
+        script = "import sys; sys.modules['ctypes'] = None; import gradlag; print(len(gradlag.results.rows('SELECT id FROM run')))"  # as on Windows
+        self.assertEqual(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE).stdout, b"1\n")
+
+    def test_a_statement_without_columns_is_an_error(self):
+        gradlag.run(updates=1, **SMALL)
+        for read in (gradlag.select, gradlag.results.rows):
+            with self.assertRaises(gradlag.Error) as caught:
+                read("PRAGMA foreign_keys = ON")
+            self.assertEqual(caught.exception.code, 2)
 
     def status(self, status, more=""):
         try:
