@@ -35,15 +35,21 @@ class _Sums:
             self.norm.running_var.copy_(self.square / self.batches - mean ** 2)
 
 
+def estimated(module):
+    """The layers whose statistics estimate() sets: batch norm that module.train() sets to training. Leaves the module in eval mode."""
+    module.train()
+    found = [m for m in module.modules() if isinstance(m, _BATCH_NORM) and m.track_running_stats and m.training]
+    module.eval()
+    return found
+
+
 def estimate(module, samples, batch):
-    """Sets running_mean and running_var of the batch norm layers that module.train() sets to training; leaves the module in eval mode.
+    """Sets running_mean and running_var of these layers; leaves the module in eval mode.
 
     samples      how many training samples there are
     batch(at)    -> the inputs of these training samples, as a tensor
     """
-    module.train()
-    norms = [m for m in module.modules() if isinstance(m, _BATCH_NORM) and m.track_running_stats and m.training]
-    module.eval()  # dropout must not change the statistics
+    norms = estimated(module)  # then in eval mode: dropout must not change the statistics
     if not norms:
         return
     sums = [_Sums(norm) for norm in norms]

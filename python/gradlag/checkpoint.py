@@ -4,6 +4,7 @@ import math
 import os
 import re
 import struct
+import warnings
 
 import numpy
 
@@ -11,6 +12,7 @@ _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
           "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?"}
 # State of the training beside the network's: of the optimizer, of a correction, of waiting gradients, of ranks.
 _TRAINING = re.compile(r"optimizer\d+\.|(correction\d+|waiting\d+|ranks)$")
+SHOWN = 5  # of the names in a warning
 _STATISTIC = re.compile(r"(^|\.)running_(mean|var)$")
 
 
@@ -58,11 +60,13 @@ def stored(shape):
 
 
 def _fill(module, path, tensors):
-    """Copies what the file and the module share; returns the names of statistics that the file lacks."""
+    """Copies what the file and the module share; returns the names that the file lacks, of statistics to estimate and of frozen tensors."""
     import torch
+    from . import batch_norm
 
     own = module.state_dict()
-    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    parameters = dict(module.named_parameters())
+    trained = {name for name, parameter in parameters.items() if parameter.requires_grad}
     missing, unknown = sorted(trained - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or unknown:
         raise ValueError(f"{path} is of another model: the module has no tensor '{unknown[0]}'" if unknown else
@@ -73,7 +77,10 @@ def _fill(module, path, tensors):
                              f"in the module {tuple(own[name].shape)}")
         own[name] = torch.from_numpy(tensor.copy()).reshape(own[name].shape)
     module.load_state_dict(own)
-    return [name for name in own if _STATISTIC.search(name) and name not in tensors]
+    layers = batch_norm.estimated(module)
+    statistics = [name for name in own if _STATISTIC.search(name) and name not in tensors]
+    missing = [name for name in statistics if module.get_submodule(name.rpartition(".")[0]) in layers]
+    return missing, [name for name in (*parameters, *statistics) if name not in tensors and name not in missing]
 
 
 def load(model, path=None, data=None):
@@ -83,6 +90,9 @@ def load(model, path=None, data=None):
     load(module, "at.safetensors")   your own module: of model=external, or with the names of the built-in one
     data    training inputs, [samples, …]: re-estimates batch norm's statistics where the checkpoint has none
             (external models, and runs that were asked to stop)
+
+    Parameters with requires_grad=False, and statistics of layers that module.train() leaves in eval mode, are not in a file of an external
+    model: they keep the values of the module, and a warning names them.
     """
     from . import batch_norm, models
 
@@ -91,10 +101,13 @@ def load(model, path=None, data=None):
         raise TypeError("gradlag.load needs a path, or a module and then a path")
     tensors = {name: tensor for name, tensor in read(path)[0].items() if not _TRAINING.match(name)}
     module = models.of(settings(path)) if module is None else module
-    missing = _fill(module, path, tensors)
+    missing, frozen = _fill(module, path, tensors)
     if missing and data is None:
         raise ValueError(f"{path} has no statistics of batch norm ('{missing[0]}'): give training inputs, load(…, data=inputs); "
                          "gradlag.samples reads those of fashion-mnist and cifar10")
+    if frozen:
+        warnings.warn(f"{path} has no values of frozen tensors, which keep those of the module: {', '.join(map(repr, frozen[:SHOWN]))}"
+                      f"{', …' if len(frozen) > SHOWN else ''}; give them the values that they had in the run", stacklevel=3)
     if missing:
         batch_norm.estimate_from(module, data)
     return module.eval()

@@ -209,6 +209,28 @@ class LoadedNetworks(InFolder):
             gradlag.load(own.Net(), "at.safetensors")
         self.check(gradlag.load(own.Net(), "at.safetensors", data=own.samples(300).tensors[0]), row, *own.samples(90).tensors)
 
+    def test_frozen_layers_keep_the_values_of_the_module(self):
+        import torch
+        source = OWN.replace("torch.nn.Linear(8, 3))", """torch.nn.Linear(8, 3))
+        self[0].requires_grad_(False)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self[1].eval()
+        return self
+""")
+        pathlib.Path("frozen.py").write_text(source)
+        row = self.trained("external", model__command=f"{shlex.quote(sys.executable)} frozen.py", updates=20)
+        frozen = self.imported("frozen")
+        torch.manual_seed(row["seed"])
+        with self.assertWarns(UserWarning) as caught:
+            module = gradlag.load(frozen.Net(), "at.safetensors")
+        self.assertEqual(caught.filename, __file__)
+        for name in ("0.weight", "1.running_mean"):
+            self.assertIn(f"'{name}'", str(caught.warning))
+        self.assertNotIn("1.weight", str(caught.warning))
+        self.check(module, row, *frozen.samples(90).tensors)
+
     def test_an_external_model_with_five_dimensions(self):
         source = OWN.replace("torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)", "torch.nn.Unflatten(1, (1, 1, 2, 2)), torch.nn.Conv3d(1, 2, (1, 1, 2)), torch.nn.Flatten()")
         pathlib.Path("deep.py").write_text(source.replace("torch.nn.Linear(8, 3)", "torch.nn.Linear(4, 3)"))
