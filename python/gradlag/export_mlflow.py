@@ -67,10 +67,11 @@ class Target:
         metrics = self._metrics(run, written)
         for i in range(0, len(metrics), BATCH["metrics"]):
             self.client.log_batch(id, metrics=metrics[i:i + BATCH["metrics"]])
-        written["status"] = run["status"]
-        self.client.log_batch(id, tags=[RunTag("gradlag.status", run["status"]), RunTag("gradlag.written", json.dumps(written))])
         if run["status"] != "running":
             self.client.set_terminated(id, STATUS.get(run["status"], "FAILED"), round(1000 * run["ended"]))
+        # Last: without this tag the next export writes the same again.
+        written["status"] = run["status"]
+        self.client.log_batch(id, tags=[RunTag("gradlag.status", run["status"]), RunTag("gradlag.written", json.dumps(written))])
 
     def close(self):
         pass

@@ -26,7 +26,11 @@ class Source:
         self.path = path
         self.connection = files.connect(path)
         names = names if names is None or (hasattr(names, "__iter__") and not isinstance(names, str)) else [names]
-        self.ids = None if names is None else [self._find(str(name)) for name in names]
+        try:
+            self.ids = None if names is None else [self._find(str(name)) for name in names]
+        except BaseException:
+            self.close()
+            raise
 
     def close(self):
         self.connection.close()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 from rig import SMALL, InFolder, needs
 
@@ -152,6 +153,23 @@ class Exports(InFolder):
             self.check_mlflow()
 
     @needs("mlflow", "sqlalchemy", "alembic")
+    def test_an_export_to_mlflow_that_was_stopped_can_be_repeated(self):
+        import mlflow
+        train(experiment="an experiment")
+        log = mlflow.MlflowClient.log_batch
+
+        def stop(*arguments, tags=(), **more):
+            if tags:
+                raise KeyboardInterrupt
+            return log(*arguments, **more)
+
+        for name, replacement in (("set_terminated", mock.Mock(side_effect=KeyboardInterrupt)), ("log_batch", stop)):
+            with mock.patch.object(mlflow.MlflowClient, name, replacement), self.assertRaises(KeyboardInterrupt):
+                gradlag.export(to="mlflow", path=self.store())
+        gradlag.export(to="mlflow", path=self.store())
+        self.check_mlflow()
+
+    @needs("mlflow", "sqlalchemy", "alembic")
     def test_mlflow_follows_a_run(self):
         import mlflow
 
@@ -242,6 +260,15 @@ class Exports(InFolder):
         self.assertEqual(code("tensorboard", "results.db", "77"), 2)
         change("CREATE TABLE run (id)", "other.db")
         self.assertEqual(code("tensorboard", "other.db"), 7)
+
+    def test_an_unknown_run_leaves_the_file_closed(self):
+        train()
+        try:
+            gradlag.export(runs=77)
+        except gradlag.Error:  # whose traceback keeps what is not closed
+            self.assertEqual(os.listdir(), ["results.db"])
+        else:
+            self.fail("there is no run 77")
 
     def test_a_missing_package_is_named(self):
         train()
