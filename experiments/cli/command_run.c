@@ -136,12 +136,16 @@ done:
 }
 
 /* After the loss of a process, a synchronous run goes on in its row (launch_restart.c). An
- * asynchronous one goes on in a new row, so that each row can be replayed. */
-static bool starts_new_run(const options *o, status ended, int64_t run_id, int64_t restarts)
+ * asynchronous one goes on in a new row, so that each row can be replayed. A run that never
+ * listened would not listen in a new row either. */
+static bool starts_new_run(const struct launch_options *launch, status ended, int64_t run_id,
+                           int64_t restarts)
 {
+    const options *o = launch->settings;
     return ended == ERROR_PEER && run_id > 0 && strcmp(options_text(o, "mode"), "async") == 0 &&
            strcmp(options_text(o, "engine"), "real") == 0 &&
-           restarts < options_integer(o, "restarts") && launch_stop_requests() == 0;
+           restarts < options_integer(o, "restarts") && *launch->was_ready &&
+           launch_stop_requests() == 0;
 }
 
 /* The row is printed as JSON also if the run failed, unless a new run continues it; then its error
@@ -157,9 +161,11 @@ static status launch_and_print(const struct launch_options *launch, bool json, i
     *id = run_id;
     if (of_sweep && run_id > 0)
         command_error_is_reported();
-    if (json && run_id > 0 && !starts_new_run(launch->settings, result, run_id, restarts)) {
+    if (json && run_id > 0 && !starts_new_run(launch, result, run_id, restarts)) {
         const struct error why = error_save();
-        const status printed = print_row_json(results, run_id);
+        status printed = print_row_json(results, run_id);
+        if (printed == OK && result == OK)
+            printed = run_summary_warn(results, run_id, launch->settings);
         if (result == OK)
             return printed;
         error_restore(&why);
@@ -197,11 +203,13 @@ static status launch_with_restarts(options **o, struct settings *read, const cha
                                    bool quiet, bool json)
 {
     status result = OK;
+    bool was_ready = false;
     for (int64_t restarts = 0;; restarts++) {
         int64_t run_id = 0;
-        const struct launch_options launch = {.settings = *o, .title = title, .quiet = quiet};
+        const struct launch_options launch = {
+            .settings = *o, .title = title, .quiet = quiet, .was_ready = &was_ready};
         result = launch_and_print(&launch, json, restarts, &run_id);
-        if (!starts_new_run(*o, result, run_id, restarts))
+        if (!starts_new_run(&launch, result, run_id, restarts))
             return result;
         log_warning("run %lld: %s", (long long)run_id, error_message());
         TRY(resume_from(o, read, run_id));

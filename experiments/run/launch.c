@@ -437,7 +437,7 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
     struct launch l = {
         .o = o, .stderr_fd = -1, .child_fd = -1, .dataset_fd = -1, .begun_ns = clock_ns()};
     recorder_keep_open(true);
-    l.stops_seen = launch_stop_requests();
+    l.stops_seen = l.stops_before = launch_stop_requests();
     l.async = strcmp(options_text(o->settings, "mode"), "async") == 0;
     l.workers = (unsigned)options_integer(o->settings, "workers");
     l.servers = servers_of(o->settings);
@@ -473,6 +473,8 @@ done:
     if (l.verdict != OK)
         result = error_set(l.verdict, __FILE__, __LINE__, "%s", l.message);
     *run_id = l.run_id;
+    if (o->was_ready != NULL)
+        *o->was_ready = *o->was_ready || l.was_ready;
     close_all(&l);
     return result;
 }

@@ -21,6 +21,7 @@ struct launch_options {
     const char *title; /* shown before the progress; borrowed, like settings */
     bool quiet;        /* no progress */
     int64_t run_id;    /* of a queued run (results/run_queue.h); 0: a new run */
+    bool *was_ready;   /* becomes true if a server listened or the ranks met; may be NULL */
 };
 
 /* Returns when every process has ended. *run_id is the run's row, which then has its final status;

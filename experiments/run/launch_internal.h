@@ -61,7 +61,8 @@ struct launch {
     bool wait_logged, ending_logged;
     bool bound;     /* all servers listen; the ranks make progress */
     bool ranks_met; /* the ranks have started and reached each other */
-    int stops_seen;
+    bool was_ready; /* the ranks have met, or a server has listened; also before a restart */
+    int stops_seen, stops_before; /* requests to stop: noticed; made before this run */
     bool killed;
     status verdict;           /* the first failure */
     bool error_is_secondhand; /* reported by a worker; replaced by the server's own error */

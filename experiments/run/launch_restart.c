@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "experiments/run/launch_internal.h"
 
+#include "experiments/run/role.h"
 #include "experiments/run/run_checkpoint.h"
 #include "results/query/query.h"
 #include "results/store/recorder.h"
@@ -22,8 +23,8 @@
 
 bool launch_may_restart(const struct launch *l)
 {
-    return !l->async && l->verdict == ERROR_PEER && l->run_id > 0 && l->ranks_met &&
-           launch_stop_requests() == l->stops_seen &&
+    return !l->async && l->verdict == ERROR_PEER && l->run_id > 0 && l->was_ready &&
+           launch_stop_requests() == l->stops_before &&
            l->restarts < options_integer(l->o->settings, "restarts");
 }
 
@@ -125,6 +126,7 @@ static void forget_ranks(struct launch *l)
     memory_free(l->message);
     l->message = NULL;
     l->verdict = OK;
+    role_forget_verdict(l->folder.path);
     l->bound = l->ranks_met = l->killed = l->wait_logged = l->ending_logged = false;
     l->ending_ns = l->stop_sent_ns = 0;
     l->begun_ns = clock_ns();
@@ -146,6 +148,7 @@ status launch_restart(struct launch *l)
              (unsigned long long)(l->updates > version ? l->updates - version : 0), why);
     TRY(recorder_roll_back(options_text(l->o->settings, "results"), l->run_id, version, detail.at));
     l->restarts++;
+    l->updates = version;
     forget_ranks(l);
     log_warning("restart %lld of %lld, %.400s", (long long)l->restarts,
                 (long long)options_integer(l->o->settings, "restarts"), detail.at);

@@ -354,7 +354,7 @@ static status read_messages(struct launch *l)
         case STATUS_BOUND:
             if (l->async && !l->bound)
                 TRY(launch_bound(l, m.index, m.text, &l->bound));
-            l->ranks_met = true;
+            l->ranks_met = l->was_ready = true;
             break;
         case STATUS_PROGRESS:
             progress_show(&l->progress, &m.progress);

@@ -247,6 +247,13 @@ void role_write_verdict(const char *folder, status code, const char *text)
     }
 }
 
+void role_forget_verdict(const char *folder)
+{
+    char path[160];
+    verdict_path(folder, strlen(folder), path);
+    unlink(path);
+}
+
 /* If the starter stopped this server because the run failed, returns the stored reason. */
 static status read_verdict(status ended)
 {

@@ -77,5 +77,7 @@ const char *role_program_path(char path[PATH_MAX]);
 /* Called by the starter before it stops the server: stores why the run failed, for the run's row.
  */
 void role_write_verdict(const char *folder, status code, const char *text);
+/* Takes that back, before the ranks start again. */
+void role_forget_verdict(const char *folder);
 
 #endif

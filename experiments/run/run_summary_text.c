@@ -126,6 +126,15 @@ static void warn_of_spread(int64_t run_id, const struct run_figures *f)
     }
 }
 
+status run_summary_warn(const char *results, int64_t run_id, const options *o)
+{
+    struct run_figures f;
+    const status result = run_summary_read(results, run_id, o, &f);
+    if (result == OK)
+        warn_of_spread(run_id, &f);
+    return result;
+}
+
 status run_summary_print(const char *results, int64_t run_id, const options *o, FILE *to)
 {
     status result = OK;

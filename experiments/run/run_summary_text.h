@@ -25,6 +25,8 @@ status run_summary_read(const char *results, int64_t run_id, const struct option
  * explains. */
 status run_summary_print(const char *results, int64_t run_id, const struct options *o,
                          FILE *to) MUST_CHECK;
+/* Only that warning (for `run --json`). */
+status run_summary_warn(const char *results, int64_t run_id, const struct options *o) MUST_CHECK;
 /* Adds one line (for `sweep`). */
 void run_summary_line(const struct run_figures *f, struct text *out);
 

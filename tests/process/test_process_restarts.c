@@ -12,7 +12,9 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Three seconds and more, with a checkpoint every 5 updates of a worker. */
 #define MODEST                                                                                     \
@@ -68,6 +70,79 @@ static void restarts_are_counted(void **state)
     }
     assert_int_equal(process_wait(r), ERROR_PEER);
     process_expect_answer(r, "SELECT status FROM run", "failed");
+}
+
+/* Kills a rank of a run with a checkpoint, and returns when the ranks have started again. */
+static void restart_ranks(struct process_rig *r)
+{
+    pid_t ranks[2];
+    process_start(
+        r, (const char *const[]){"run", "mode=sync", "workers=2", "restarts=2", MODEST, NULL});
+    process_await_row(r, "SELECT count(*) > 0 FROM checkpoint");
+    process_await(r, "rank", ranks, 2);
+    assert_int_equal(kill(ranks[1], SIGKILL), 0);
+    process_await_row(r, "SELECT count(*) FROM event WHERE code = 'restarted'");
+}
+
+static void restarted_ranks_stop_on_request(void **state)
+{
+    struct process_rig *r = *state;
+    char question[96];
+    restart_ranks(r);
+    snprintf(question, sizeof question, "SELECT max(version) > %d FROM checkpoint",
+             atoi(process_ask(r, "SELECT max(version) FROM checkpoint")));
+    process_await_row(r, question);
+    assert_int_equal(kill(r->pid, SIGINT), 0);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_expect_answer(r, "SELECT status, error FROM run", "stopped,");
+}
+
+static void ranks_lost_while_they_start_again_restart_once_more(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t mpirun;
+    restart_ranks(r);
+    process_await(r, "-n", &mpirun, 1);
+    assert_int_equal(kill(mpirun, SIGKILL), 0);
+    assert_int_equal(process_wait(r), OK);
+    process_expect_answer(r, "SELECT status, updates FROM run", "finished,150");
+    process_expect_answer(r, "SELECT count(*) FROM event WHERE code = 'restarted'", "2");
+    process_expect_answer(
+        r, "SELECT detail LIKE '%, 0 of %' FROM event WHERE code = 'restarted' ORDER BY rowid DESC",
+        "1");
+}
+
+static bool is_zombie(pid_t pid)
+{
+    char path[32], text[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof text, file));
+    fclose(file);
+    return strstr(text, ") Z") != NULL;
+}
+
+/* The starter sees the end of mpirun and the request at the same time. */
+static void a_request_to_stop_beside_the_loss_prevents_a_restart(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t ranks[2], mpirun;
+    process_start(
+        r, (const char *const[]){"run", "mode=sync", "workers=2", "restarts=2", MODEST, NULL});
+    process_await_row(r, "SELECT count(*) > 0 FROM checkpoint");
+    process_await(r, "rank", ranks, 2);
+    process_await(r, "-n", &mpirun, 1);
+    assert_int_equal(kill(r->pid, SIGSTOP), 0);
+    assert_int_equal(kill(ranks[1], SIGKILL), 0);
+    for (const double until = clock_seconds() + RIG_LIMIT_S; !is_zombie(mpirun);) {
+        assert_true(clock_seconds() < until);
+        usleep(5000);
+    }
+    assert_int_equal(kill(r->pid, SIGINT), 0);
+    assert_int_equal(kill(r->pid, SIGCONT), 0);
+    assert_int_equal(process_wait(r), ERROR_PEER);
+    process_expect_answer(r, "SELECT count(*) FROM event WHERE code = 'restarted'", "0");
 }
 
 static void lose_a_worker_and_go_on(struct process_rig *r, const char *servers, const char *read)
@@ -233,6 +308,15 @@ static void workers_wait_timeout_s_for_a_restarted_server(void **state)
     dismiss(&m);
 }
 
+static void an_asynchronous_run_that_cannot_start_is_not_started_again(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", "model=external", "model.command=false", "restarts=2",
+                             "checkpoint=a.safetensors"),
+                     ERROR_PEER);
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "failed");
+}
+
 static void restarts_without_a_checkpoint_are_refused(void **state)
 {
     struct process_rig *r = *state;
@@ -251,10 +335,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(ranks_go_on_from_the_last_checkpoint_with_the_same_bits),
         PROCESS_TEST(restarts_are_counted),
+        PROCESS_TEST(restarted_ranks_stop_on_request),
+        PROCESS_TEST(ranks_lost_while_they_start_again_restart_once_more),
+        PROCESS_TEST(a_request_to_stop_beside_the_loss_prevents_a_restart),
         PROCESS_TEST(a_lost_worker_comes_back_and_the_run_replays),
         PROCESS_TEST(a_lost_worker_comes_back_to_several_servers),
         PROCESS_TEST(a_lost_worker_comes_back_to_several_servers_with_torn_reads),
         PROCESS_TEST(after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_row),
+        PROCESS_TEST(an_asynchronous_run_that_cannot_start_is_not_started_again),
         PROCESS_TEST(restarted_servers_get_their_workers_back),
         PROCESS_TEST(workers_wait_timeout_s_for_a_restarted_server),
         PROCESS_TEST(restarts_without_a_checkpoint_are_refused),
