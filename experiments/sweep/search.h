@@ -15,7 +15,7 @@
 #include "experiments/config/config.h"
 #include "base/registry.h"
 
-enum { SEARCH_DIMENSIONS = 32, SEARCH_TRIALS = 10000 };
+enum { SEARCH_DIMENSIONS = 32, SEARCH_TRIALS = 10000, SEARCH_REDRAWS = 32 };
 
 /* One key and its possible values: a choice of several values, or a range of numbers. */
 struct dimension {

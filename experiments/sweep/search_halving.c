@@ -6,7 +6,8 @@
  * (AISTATS 2016), algorithm 1; with the factor eta in place of 2 as in Li et al., "Hyperband" (JMLR
  * 18, 2018). With n points and factor eta, rung k of 0 … s tries the floor(n / eta^k) best points
  * of the previous rung, at the length eta^(k-s) of a full run. s = floor(log_eta n), or less if
- * search.rungs limits it. All rungs cost about the same.
+ * search.rungs limits it. All rungs cost about the same. The points of a rung differ. If there are
+ * fewer points than places, the rest of a rung are copies, which need no runs of their own.
  *
  * Difference: the paper continues the runs that remain. Here each rung starts new runs, with a
  * schedule and warm-up of their own length. That compares complete trainings and costs at most a
@@ -52,6 +53,35 @@ static size_t total(const struct search *s)
     return count;
 }
 
+/* Draws a point that no trial has, if SEARCH_REDRAWS draws find one. */
+static void draw_new(const struct search *s, uint64_t number, struct trial *t)
+{
+    for (uint64_t draw = 0; draw < SEARCH_REDRAWS; draw++) {
+        search_draw(s, (draw << 32) + number, t);
+        if (!search_has_tried(s, t))
+            return;
+    }
+}
+
+/* Of trials with equal points the first keeps its place. The others move to the end, so that they
+ * continue only if a rung has more places than there are points. */
+static void put_copies_last(const struct search *s, size_t *ranked, size_t count)
+{
+    const size_t bytes = s->space->count * sizeof s->trials->at[0];
+    size_t different = 0;
+    for (size_t i = 0; i < count; i++) {
+        const size_t own = ranked[i];
+        size_t same = 0;
+        while (same < different &&
+               memcmp(s->trials[ranked[same]].at, s->trials[own].at, bytes) != 0)
+            same++;
+        if (same < different)
+            continue;
+        memmove(&ranked[different + 1], &ranked[different], (i - different) * sizeof *ranked);
+        ranked[different++] = own;
+    }
+}
+
 static status propose(struct search *s)
 {
     status result = OK;
@@ -66,10 +96,11 @@ static status propose(struct search *s)
     double part = pow(eta_of(s), (double)rung - top);
     TRY(memory_new(&ranked, before + 1, sizeof *ranked, "the ranks of trials"));
     search_rank(s, begin, before, ranked);
+    put_copies_last(s, ranked, before - begin);
     for (size_t i = 0; i < points; i++) {
         struct trial *t = search_add(s, rung == top ? 1 : part);
         if (rung == 0)
-            search_draw(s, i, t);
+            draw_new(s, i, t);
         else
             memcpy(t->at, s->trials[ranked[i]].at, sizeof t->at);
     }

@@ -26,8 +26,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REDRAWS = 32 };
-
 /* The density of one key, estimated from the good trials or from the rest. */
 struct estimate {
     const struct dimension *dimension;
@@ -189,7 +187,7 @@ static void propose_one(const struct search *s, const struct search_tpe_model *m
 {
     uint64_t number = (uint64_t)(t - s->trials);
     int64_t candidates = options_integer(s->options, "search.candidates");
-    for (uint64_t draw = 0; draw < REDRAWS; draw++) {
+    for (uint64_t draw = 0; draw < SEARCH_REDRAWS; draw++) {
         for (size_t i = 0; i < m->dimensions; i++) {
             struct random_stream r;
             random_open(&r, RANDOM_SEARCH, s->seed, (uint32_t)i, ((draw + 1) << 32) + number);

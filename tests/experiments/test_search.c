@@ -320,6 +320,11 @@ static void tpe_finds_better_points_than_random_search(void **state)
     space_close(&plain);
 }
 
+static double loss_of_choices(const double *at)
+{
+    return at[0] + 2 * at[1] + 4 * at[2];
+}
+
 static void halving_keeps_the_best_of_each_rung(void **state)
 {
     (void)state;
@@ -350,6 +355,38 @@ static void halving_keeps_the_best_of_each_rung(void **state)
     space_close(&space);
 }
 
+/* The space has 8 points. */
+static void halving_tries_different_points_in_each_rung(void **state)
+{
+    (void)state;
+    struct space space = {0};
+    struct search s;
+    const char *const names[] = {"none", "inverse"}, *const rates[] = {"0.01", "0.1"};
+    assert_int_equal(space_add_range(&space, "workers", "1..2", "here"), OK);
+    assert_int_equal(space_add_choice(&space, "damping", names, 2, "here"), OK);
+    assert_int_equal(space_add_choice(&space, "lr", rates, 2, "here"), OK);
+    static const size_t rungs[][4] = {{27, 9, 3, 1}, {8, 2, 0, 0}, {6, 2, 0, 0}};
+    for (size_t n = 0; n < COUNT_OF(rungs); n++) {
+        char trials[32];
+        snprintf(trials, sizeof trials, "search.trials=%zu", rungs[n][0]);
+        OPEN(&s, &space, "search=halving", trials);
+        run(&s, loss_of_choices);
+        for (size_t rung = 0, begin = 0; rung < 4; begin += rungs[n][rung++]) {
+            size_t different = 0;
+            for (size_t i = 0; i < rungs[n][rung]; i++) {
+                bool copy = false;
+                for (size_t k = 0; k < i; k++)
+                    copy = copy || memcmp(s.trials[begin + i].at, s.trials[begin + k].at,
+                                          sizeof s.trials[0].at) == 0;
+                different += !copy;
+            }
+            assert_int_equal(different, rungs[n][rung] < 8 ? rungs[n][rung] : 8);
+        }
+        search_close(&s);
+    }
+    space_close(&space);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -364,6 +401,7 @@ int main(void)
         cmocka_unit_test(a_search_refuses_a_dotted_key_that_no_value_of_its_part_has),
         cmocka_unit_test(tpe_finds_better_points_than_random_search),
         cmocka_unit_test(halving_keeps_the_best_of_each_rung),
+        cmocka_unit_test(halving_tries_different_points_in_each_rung),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
