@@ -489,9 +489,10 @@ status config_check_replay(const options *o)
     struct outer outer;
     unsigned per_update;
     if (config_any_ineffective(o, &none)) {
-        FAIL(ERROR_USAGE, "%s: %s=%s has no effect with %s=%s; leave it out, or set %s=%s",
-             options_origin(o, none.key), none.key, options_value(o, none.key), none.with,
-             options_value(o, none.with), none.with, none.instead);
+        const char *value = options_value(o, none.with);
+        FAIL(ERROR_USAGE, "%s: %s=%s has no effect %s %s=%s; leave it out, or set %s=%s",
+             options_origin(o, none.key), none.key, options_value(o, none.key),
+             value[0] != '\0' ? "with" : "without", none.with, value, none.with, none.instead);
     }
     if (options_text(o, "results")[0] == '\0') {
         FAIL(ERROR_USAGE, "%s: results= is empty; name a file, as in results=results.db",
