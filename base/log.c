@@ -8,11 +8,6 @@
 static int log_level = -1; /* not yet read from the environment */
 static char log_name[64];
 
-void log_set_level(enum log_level level)
-{
-    log_level = (int)level;
-}
-
 void log_set_name(const char *name)
 {
     snprintf(log_name, sizeof log_name, "%s", name);

@@ -25,6 +25,12 @@ unsigned terminal_columns(int fd)
     return set && columns > 0 && columns <= USHRT_MAX ? (unsigned)columns : USUAL;
 }
 
+bool terminal_wants_colour(void)
+{
+    const char *no_colour = getenv("NO_COLOR");
+    return no_colour == NULL || no_colour[0] == '\0';
+}
+
 /* The program runs in the locale C, whatever the user's locale, so that numbers have a point. The
  * widths of characters come from the C library's UTF-8 locale. */
 static locale_t utf8;
@@ -70,4 +76,17 @@ unsigned terminal_text_columns(const char *text)
         text += c.bytes;
     }
     return columns;
+}
+
+size_t terminal_fitting(const char *text, unsigned columns)
+{
+    const char *end = text;
+    while (*end != '\0') {
+        const struct terminal_character c = terminal_character_at(end);
+        if (c.columns > columns)
+            break;
+        columns -= c.columns;
+        end += c.bytes;
+    }
+    return (size_t)(end - text);
 }

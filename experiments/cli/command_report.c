@@ -44,7 +44,7 @@ struct report {
 /* ---- figures ------------------------------------------------------------------------------------
  */
 
-enum { CONVERT_LIMIT_S = 60, NO_PROGRAM = 127 /* exit code of a child without program */ };
+enum { CONVERT_LIMIT_S = 60 };
 #define CONVERTER "rsvg-convert"
 
 /* Waits for the converter. `missing`: it is not installed. */
@@ -61,7 +61,7 @@ static status await_converter(struct child *c, const char *svg, bool *missing)
         }
         clock_sleep_until_ns(clock_ns() + UINT64_C(2000000));
     }
-    *missing = WIFEXITED(c->wait_status) && WEXITSTATUS(c->wait_status) == NO_PROGRAM;
+    *missing = WIFEXITED(c->wait_status) && WEXITSTATUS(c->wait_status) == CHILD_NOT_STARTED;
     if (!*missing && c->wait_status != 0) {
         child_describe(c->wait_status, how);
         FAIL(ERROR_OTHER,

@@ -3,6 +3,7 @@
  */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "experiments/command.h"
 #include "experiments/run/launch.h"
@@ -57,15 +58,9 @@ static status read_runs(struct watch *w, struct live_runs *l, bool *seen)
 /* ---- on a terminal ------------------------------------------------------------------------------
  */
 
-static bool wants_colour(void)
-{
-    const char *no_colour = getenv("NO_COLOR");
-    return no_colour == NULL || no_colour[0] == '\0';
-}
-
 static void show(const struct watch *w, const struct live_runs *l)
 {
-    struct watch_page page = {.path = w->path, .colour = wants_colour()};
+    struct watch_page page = {.path = w->path, .colour = terminal_wants_colour()};
     struct text text = {0};
     terminal_screen_size(&page.width, &page.height);
     watch_page_add(&page, l, &text);

@@ -1,5 +1,6 @@
 #include "experiments/cli/watch_page.h"
 
+#include "base/terminal.h"
 #include "base/text.h"
 #include "experiments/run/progress.h"
 
@@ -29,11 +30,6 @@ static void put_style(struct page *p, enum style style)
         text_add(p->out, "%s", codes[style]);
 }
 
-static bool begins_character(char byte)
-{
-    return ((unsigned char)byte & 0xc0) != 0x80;
-}
-
 static bool is_in_number(char byte)
 {
     return (byte >= '0' && byte <= '9') || byte == '.';
@@ -43,27 +39,24 @@ static bool is_in_number(char byte)
  * a number reads like another number. */
 static const char *fitting(const struct page *p, const char *text)
 {
-    unsigned left = p->o->width - p->columns;
-    const char *c = text;
-    while (*c != '\0' && (!begins_character(*c) || left-- > 0))
-        c++;
+    const char *c = text + terminal_fitting(text, p->o->width - p->columns);
     if (is_in_number(*c))
         while (c > text && is_in_number(c[-1]))
             c--;
     return c;
 }
 
-/* Writes the text as far as it fits; control characters become spaces. */
+/* Writes the text as far as it fits; a space replaces a character that is not printable. */
 static void put(struct page *p, enum style style, const char *text)
 {
     const char *end = fitting(p, text);
     if (style != PLAIN)
         put_style(p, style);
-    for (const char *c = text; c < end; c++) {
-        bool first = begins_character(*c);
-        bool control = (unsigned char)*c < 0x20 || *c == 0x7f;
-        text_add_bytes(p->out, control ? " " : c, 1);
-        p->columns += first;
+    while (text < end) {
+        const struct terminal_character c = terminal_character_at(text);
+        text_add_bytes(p->out, c.printable ? text : " ", c.printable ? c.bytes : 1);
+        p->columns += c.columns;
+        text += c.bytes;
     }
     if (*end != '\0')
         p->columns = p->o->width; /* nothing follows a text that was cut */

@@ -21,8 +21,6 @@
 
 #define FOLDER_PREFIX "gradlag-"
 
-enum { NOT_STARTED = 127 }; /* the exit code of a child whose program cannot be executed */
-
 /* In the child after fork(): default signals, a group of its own, an end with its parent. */
 static void become_child(pid_t parent)
 {
@@ -56,7 +54,7 @@ static _Noreturn void exec_child(const char *const *argv, char *const *environme
     if (!keep_stdout)
         dup2(STDERR_FILENO, STDOUT_FILENO);
     execvpe(argv[0], (char *const *)argv, environment);
-    _exit(NOT_STARTED);
+    _exit(CHILD_NOT_STARTED);
 }
 
 static status start(struct child *c, const char *const *argv, const char *const *environment,
@@ -174,7 +172,7 @@ void child_describe(int wait_status, char out[96])
     if (WIFSIGNALED(wait_status)) {
         int number = WTERMSIG(wait_status);
         snprintf(out, 96, "was killed by signal %d (%s)", number, strsignal(number));
-    } else if (WEXITSTATUS(wait_status) == NOT_STARTED) {
+    } else if (WEXITSTATUS(wait_status) == CHILD_NOT_STARTED) {
         snprintf(out, 96, "could not be started");
     } else {
         snprintf(out, 96, "ended with exit code %d", WEXITSTATUS(wait_status));
@@ -288,6 +286,20 @@ static void remove_abandoned(const char *base)
         closedir(all);
 }
 
+/* The path of a socket is limited to 107 bytes, and a comma separates endpoints of several servers.
+ */
+static bool may_be_base(const char *path)
+{
+    return path[0] == '/' && strlen(path) <= 48 && strchr(path, ',') == NULL;
+}
+
+/* The value of TMPDIR that cannot be used; NULL: there is none. */
+static const char *unused_place(void)
+{
+    const char *place = getenv("TMPDIR");
+    return place != NULL && place[0] != '\0' && !may_be_base(place) ? place : NULL;
+}
+
 /* Creates and locks a folder. *taken: another process removed it before the lock, as abandoned. */
 static status create_locked(struct folder *f, const char *base, bool *taken)
 {
@@ -296,9 +308,14 @@ static status create_locked(struct folder *f, const char *base, bool *taken)
     struct stat about;
     *taken = false;
     snprintf(path, sizeof path, "%s/" FOLDER_PREFIX "XXXXXX", base);
-    if (mkdtemp(path) == NULL)
-        FAIL(ERROR_OTHER, "%s cannot be created: %s; set TMPDIR to a writable folder", path,
-             strerror(errno));
+    if (mkdtemp(path) == NULL) {
+        const char *unused = unused_place();
+        FAIL(ERROR_OTHER, "%s cannot be created: %s; set TMPDIR to a writable folder%s%s%s", path,
+             strerror(errno), unused != NULL ? " (TMPDIR=" : "", unused != NULL ? unused : "",
+             unused != NULL
+                 ? " is not used: it must be an absolute path of at most 48 bytes without a comma)"
+                 : "");
+    }
     snprintf(lock, sizeof lock, "%s/lock", path);
     f->lock = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     memcpy(f->path, path, sizeof path);
@@ -323,10 +340,8 @@ status folder_make(struct folder *f, const char *base)
     status result = OK;
     bool taken = true;
     f->path[0] = '\0';
-    /* The path of a socket is limited to 107 bytes, so a long TMPDIR is not used. A comma separates
-     * endpoints of several servers, so a TMPDIR with a comma is not used either. */
     base = base != NULL ? base : getenv("TMPDIR");
-    if (base == NULL || base[0] != '/' || strlen(base) > 48 || strchr(base, ',') != NULL)
+    if (base == NULL || !may_be_base(base))
         base = "/tmp";
     remove_abandoned(base);
     remove_abandoned("/dev/shm"); /* from killed synchronous runs */

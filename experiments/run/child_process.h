@@ -10,6 +10,8 @@
 #include <sched.h>
 #include <sys/types.h>
 
+enum { CHILD_NOT_STARTED = 127 }; /* exit code: the program cannot be executed */
+
 struct child {
     pid_t pid; /* 0: never started */
     bool running;

@@ -260,7 +260,7 @@ static status prepare(struct launch *l)
     const options *o = l->o->settings;
     TRY(folder_make(&l->folder, NULL));
     TRY(status_pipe_open(&l->pipe, l->folder.path));
-    snprintf(l->status_pipe_variable, sizeof l->status_pipe_variable, "GRADLAG_MAILBOX=%s",
+    snprintf(l->status_pipe_variable, sizeof l->status_pipe_variable, STATUS_PIPE_VARIABLE "=%s",
              l->pipe.path);
     l->places = l->servers + l->workers + (unsigned)l->hosts.count;
     TRY(memory_new(&l->processes, l->places, sizeof *l->processes, "processes"));

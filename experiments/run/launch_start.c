@@ -69,7 +69,7 @@ static status start_role(struct launch *l, struct watched *w, const struct mpiru
     const bool elsewhere = w->host != NULL;
     /* Processes on other hosts may inherit all of this, and cannot reach the starter's files. */
     const char *environment[8 + COUNT_OF(l->mpirun.environment)] = {
-        elsewhere ? "GRADLAG_MAILBOX=" : l->status_pipe_variable, l->token_variable,
+        elsewhere ? STATUS_PIPE_VARIABLE "=" : l->status_pipe_variable, l->token_variable,
         m != NULL && l->hosts.count > 0 ? DATASET_SHARED_FILE "=" : l->dataset_variable, rank,
         size};
     size_t e = 5;

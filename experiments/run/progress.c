@@ -14,10 +14,10 @@ enum { PLAIN_EVERY_S = 5, LIVE_EVERY_MS = 100 };
 
 void progress_open(struct progress *p, const char *title, bool staleness, bool quiet)
 {
-    const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
+    const char *term = getenv("TERM");
     bool terminal = isatty(STDERR_FILENO) == 1 && (term == NULL || strcmp(term, "dumb") != 0);
     *p = (struct progress){.quiet = quiet, .live = terminal, .staleness = staleness};
-    p->colour = terminal && (no_colour == NULL || no_colour[0] == '\0');
+    p->colour = terminal && terminal_wants_colour();
     p->shown_ns = clock_ns();
     snprintf(p->title, sizeof p->title, "%s", title);
 }
@@ -48,8 +48,7 @@ static void add_line(const struct progress *p, const struct training_progress *n
     double part =
         now->total_samples == 0 ? 0.0 : (double)now->samples_used / (double)now->total_samples;
     double rate = now->seconds > 0 ? (double)now->samples_used / now->seconds : 0.0;
-    text_add(line, "%s%s%s  %3.0f%%", p->colour ? "\033[1m" : "", p->title,
-             p->colour ? "\033[0m" : "", 100.0 * fmin(part, 1.0));
+    text_add(line, "%s  %3.0f%%", p->title, 100.0 * fmin(part, 1.0));
     text_add(line, narrow ? "  %.0f/s" : "  %.0f samples/s", rate);
     if (rate > 0 && now->total_samples >= now->samples_used) {
         char left[32];
@@ -70,26 +69,11 @@ static bool is_due(const struct progress *p)
     return !p->quiet && clock_ns() - p->shown_ns >= every;
 }
 
-/* The number of bytes of `line` that fit `columns` columns; escapes have no width. */
-static size_t fitting(const char *line, unsigned columns)
-{
-    const char *c = line;
-    while (*c != '\0') {
-        bool first = ((unsigned char)*c & 0xc0) != 0x80;
-        if (*c == '\033')
-            c += strcspn(c, "m");
-        else if (first && columns-- == 0)
-            break;
-        c += *c != '\0';
-    }
-    return (size_t)(c - line);
-}
-
 /* Cuts the line to `columns` columns, at the end of a field: part of a number reads like another
  * number. */
 static void cut(struct text *line, unsigned columns)
 {
-    const size_t fits = fitting(line->at, columns);
+    const size_t fits = terminal_fitting(line->at, columns);
     size_t end = fits;
     if (fits < line->length)
         while (end > 0 && strncmp(line->at + end, "  ", 2) != 0)
@@ -97,15 +81,16 @@ static void cut(struct text *line, unsigned columns)
     line->length = end > 0 ? end : fits; /* one field that does not fit is cut anywhere */
 }
 
-static void show(struct progress *p, struct text *line)
+/* The first `bold` bytes of the line are bold. */
+static void show(struct progress *p, struct text *line, size_t bold)
 {
     struct text out = {0};
     if (p->live)
         cut(line, terminal_columns(STDERR_FILENO) - 1);
-    text_add(&out, "%s%.*s%s", p->live ? "\r\033[K" : "", (int)line->length, line->at,
-             !p->live    ? "\n"
-             : p->colour ? "\033[0m" /* resets bold if the title was cut */
-                         : "");
+    bold = bold < line->length ? bold : line->length;
+    text_add(&out, "%s", p->live ? "\r\033[K" : "");
+    text_add(&out, p->colour ? "\033[1m%.*s\033[0m" : "%.*s", (int)bold, line->at);
+    text_add(&out, "%.*s%s", (int)(line->length - bold), line->at + bold, p->live ? "" : "\n");
     ssize_t written = write(STDERR_FILENO, out.at, out.length);
     (void)written;
     p->shown = p->live;
@@ -118,7 +103,7 @@ void progress_show(struct progress *p, const struct training_progress *now)
     struct text line = {0};
     if (is_due(p)) {
         add_line(p, now, p->live && terminal_columns(STDERR_FILENO) < 120, &line);
-        show(p, &line);
+        show(p, &line, strlen(p->title));
     }
     text_free(&line);
 }
@@ -128,7 +113,7 @@ void progress_text(struct progress *p, const char *text)
     struct text line = {0};
     if (is_due(p)) {
         text_add(&line, "%s", text);
-        show(p, &line);
+        show(p, &line, 0);
     }
     text_free(&line);
 }

@@ -260,7 +260,7 @@ static status read_verdict(status ended)
     char path[160];
     int code = 0;
     struct text text = {0};
-    const char *pipe = getenv("GRADLAG_MAILBOX");
+    const char *pipe = getenv(STATUS_PIPE_VARIABLE);
     const char *slash = pipe != NULL ? strrchr(pipe, '/') : NULL;
     if (ended != STOPPED || slash == NULL)
         return ended;

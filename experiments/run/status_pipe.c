@@ -33,7 +33,7 @@ static bool is_of_this_host(void)
 
 bool status_pipe_exists(void)
 {
-    const char *path = getenv("GRADLAG_MAILBOX");
+    const char *path = getenv(STATUS_PIPE_VARIABLE);
     return path != NULL && path[0] != '\0' && is_of_this_host();
 }
 
@@ -41,7 +41,7 @@ static int open_for_writing(void)
 {
     static int fd = -1;
     if (fd < 0 && status_pipe_exists())
-        fd = open(getenv("GRADLAG_MAILBOX"), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+        fd = open(getenv(STATUS_PIPE_VARIABLE), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     return fd;
 }
 
@@ -85,7 +85,7 @@ static void end_path(const char *pipe_path, unsigned index, char out[160])
 bool status_pipe_worker_ended(unsigned index)
 {
     char path[160];
-    end_path(getenv("GRADLAG_MAILBOX"), index, path);
+    end_path(getenv(STATUS_PIPE_VARIABLE), index, path);
     return access(path, F_OK) == 0;
 }
 
@@ -102,7 +102,7 @@ bool status_pipe_await_gate(unsigned limit_s, const volatile sig_atomic_t *stop)
     if (!status_pipe_exists())
         return true;
     char path[160];
-    gate_path(getenv("GRADLAG_MAILBOX"), path);
+    gate_path(getenv(STATUS_PIPE_VARIABLE), path);
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     const uint64_t until = clock_ns() + limit_s * UINT64_C(1000000000);
     struct pollfd end = {.fd = fd};
@@ -145,7 +145,7 @@ status status_pipe_open(struct status_pipe *m, const char *folder)
     status result = OK;
     char gate[160];
     m->fd = m->gate = -1;
-    snprintf(m->path, sizeof m->path, "%s/mailbox", folder);
+    snprintf(m->path, sizeof m->path, "%s/status-pipe", folder);
     if (mkfifo(m->path, 0600) != 0)
         FAIL(ERROR_OTHER, "the FIFO %s cannot be created: %s; check that the disk is not full",
              m->path, strerror(errno));

@@ -1,6 +1,6 @@
 /*
  * status_pipe.h — messages from the processes of a run to their starter, through a FIFO in its
- * private folder. The environment variable GRADLAG_MAILBOX has its path, also under mpirun.
+ * private folder. The environment variable STATUS_PIPE_VARIABLE has its path, also under mpirun.
  *
  * If a run has several hosts, STATUS_PIPE_HOST names the starter's. A process on another host has
  * no status pipe.
@@ -15,7 +15,8 @@
 
 #include <signal.h>
 
-#define STATUS_PIPE_HOST "GRADLAG_MAILBOX_HOST"
+#define STATUS_PIPE_VARIABLE "GRADLAG_STATUS_PIPE"
+#define STATUS_PIPE_HOST     "GRADLAG_STATUS_PIPE_HOST"
 
 enum status_kind {
     STATUS_BOUND,    /* of a server: it listens on the endpoint in `text`; of rank 0: all ranks have

@@ -59,6 +59,9 @@ static void characters_have_the_width_of_a_terminal(void **state)
     for (size_t i = 0; i < COUNT_OF(of); i++)
         if (terminal_text_columns(of[i].text) != of[i].columns)
             fail_msg("'%s': %u", of[i].text, terminal_text_columns(of[i].text));
+    assert_int_equal(terminal_fitting("ab中e\xcc\x81", 3), 2);
+    assert_int_equal(terminal_fitting("ab中e\xcc\x81", 4), 5);
+    assert_int_equal(terminal_fitting("ab中e\xcc\x81", 5), 8);
 }
 
 /* C1 control characters (\xc2\x9b is CSI) and bytes that are not UTF-8 among them. */

@@ -57,8 +57,8 @@ static unsigned columns_of(const char *text)
 
 static bool ends_plain(const char *text)
 {
-    size_t length = strlen(text);
-    return length > 4 && strcmp(text + length - 4, "\033[0m") == 0;
+    const char *last = strrchr(text, '\033');
+    return last != NULL && strncmp(last, "\033[0m", 4) == 0;
 }
 
 static void the_line_fits_the_terminal_and_resets_the_style(void **state UNUSED)

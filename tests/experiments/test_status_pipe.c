@@ -25,7 +25,7 @@ static void open_box(struct status_pipe *box)
     snprintf(folder, sizeof folder, "%s/glpipe-XXXXXX", scratch_folder());
     assert_non_null(mkdtemp(folder));
     assert_int_equal(status_pipe_open(box, folder), OK);
-    setenv("GRADLAG_MAILBOX", box->path, 1);
+    setenv(STATUS_PIPE_VARIABLE, box->path, 1);
 }
 
 static void close_box(struct status_pipe *box)

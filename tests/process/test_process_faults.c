@@ -294,11 +294,11 @@ static void a_second_ctrl_c_ends_a_run_that_does_not_stop(void **state)
 
 /* Reads a value as stored in the file, without the view that marks dead runs as failed. */
 /* The private folder exists: the starter now handles signals and next writes its row. */
-static void await_mailbox(struct process_rig *r)
+static void await_status_pipe(struct process_rig *r)
 {
     double until = clock_seconds() + RIG_LIMIT_S;
     glob_t found = {0};
-    while (glob(process_path(r, "gradlag-*/mailbox"), 0, NULL, &found) != 0) {
+    while (glob(process_path(r, "gradlag-*/status-pipe"), 0, NULL, &found) != 0) {
         assert_true(clock_seconds() < until);
         clock_sleep_until_ns(clock_ns() + 5000000);
     }
@@ -313,7 +313,7 @@ static void ctrl_c_ends_the_wait_for_a_locked_results_file(void **state)
     assert_int_equal(sqlite3_open(process_path(r, "results.db"), &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
     process_start(r, (const char *const[]){"run", RIG_SMALL, NULL});
-    await_mailbox(r);
+    await_status_pipe(r);
     kill(r->pid, SIGINT);
     assert_int_equal(process_wait(r), STOPPED); /* before the two minutes that a lock may last */
     assert_int_equal(sqlite3_close(db), SQLITE_OK);
@@ -328,7 +328,7 @@ static void ctrl_c_stops_ranks_that_are_starting(void **state)
     process_start(r,
                   (const char *const[]){"run", RIG_DATA, "mode=sync", "workers=2", "batch=10",
                                         "updates=2000", "pace=constant", "pace.mean_ms=5", NULL});
-    await_mailbox(r);
+    await_status_pipe(r);
     kill(r->pid, SIGINT);
     assert_int_equal(process_wait(r), STOPPED);
     process_expect_answer(r, "SELECT status FROM run", "stopped");

@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "tests/ps/core/core_bench.h"
 
 /* ---- divergence ---- */
@@ -365,7 +364,6 @@ static void a_push_during_an_evaluation_breaks_the_contract(void **state)
     pid_t child = fork();
     if (child == 0) {
         signal(SIGABRT, SIG_DFL);
-        log_set_level(LOG_ERROR);
         fclose(stderr);
         bench_push(&b, 1);
         _exit(0);
