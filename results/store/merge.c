@@ -221,8 +221,48 @@ done:
     return result;
 }
 
-/* A run in the target that has not ended is replaced by the ended run of the source. New ids
- * continue after the target's ids, in the order of the source. */
+static bool owner_is_gone(const struct gone_runs *gone, int64_t id)
+{
+    for (size_t i = 0; i < gone->count; i++)
+        if (gone->at[i].id == id)
+            return true;
+    return false;
+}
+
+/* A run may count as failed in the source only because no progress reached that copy of the file.
+ * It must not replace a run of the target whose owner may still write rows. Any other outcome was
+ * written by the owner itself. */
+static status check_owners(sqlite3 *db)
+{
+    status result = OK;
+    struct gone_runs gone = {0};
+    sqlite3_stmt *s = NULL;
+    int code;
+    TRY(run_owner_find_gone(db, &gone));
+    TRY(database_prepare(db, &s,
+                         "SELECT ours.id, theirs.id, ours.uuid FROM source.run AS theirs JOIN "
+                         "main.run AS ours USING (uuid) WHERE theirs.status = 'failed' AND "
+                         "ours.runner IS NOT NULL AND NOT (" ENDED("ours") ")"));
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        const int64_t ours = sqlite3_column_int64(s, 0);
+        if (!owner_is_gone(&gone, ours)) {
+            FAIL(ERROR_RESULTS,
+                 "run %lld of this file has failed, but run %lld of %s is the same run (%s) and "
+                 "may still be running: this file is perhaps a copy from before its end; no run of "
+                 "this file was copied. Merge it again after that run has ended",
+                 (long long)sqlite3_column_int64(s, 1), (long long)ours,
+                 sqlite3_db_filename(db, "main"), (const char *)sqlite3_column_text(s, 2));
+        }
+    }
+    TRY(database_check(db, code, doing));
+done:
+    sqlite3_finalize(s);
+    run_owner_free_gone(&gone);
+    return result;
+}
+
+/* A run in the target that has not ended is replaced by the ended run of the source
+ * (check_owners). New ids continue after the target's ids, in the order of the source. */
 static const char choose_runs[] = "DELETE FROM main.run WHERE NOT (" ENDED(
     "main.run") ") AND uuid IN "
                 "(SELECT uuid FROM source.run AS theirs WHERE " ENDED(
@@ -277,6 +317,7 @@ static status copy_runs(sqlite3 *db, bool summaries, struct merge_outcome *out)
                "WHERE " ENDED("theirs") " AND " ENDED("ours"),
                &out->there));
     TRY(check_clashes(db));
+    TRY(check_owners(db));
     TRY(database_execute(db, choose_runs, doing));
     TRY(number(db, "SELECT count(*) FROM chosen", &out->copied));
     TRY(number(db,

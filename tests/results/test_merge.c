@@ -194,6 +194,32 @@ static void a_run_whose_process_was_killed_is_merged_as_failed(void **state)
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
 }
 
+static void a_run_in_progress_is_not_replaced_by_a_copy_of_it_that_counts_as_failed(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    char live[96], command[256];
+    int64_t id;
+    snprintf(live, sizeof live, "%s", rig_path);
+    recorder *r = rig_begin(&rig_run, &id);
+    assert_int_equal(merge_file(out_path, live, &m), OK);
+    assert_int_equal(m.left, 1);
+    rig_change("PRAGMA wal_checkpoint");
+    snprintf(command, sizeof command, "cp %s %s", live, other_path);
+    assert_int_equal(system(command), 0);
+    use(other_path);
+    rig_change("UPDATE run SET status = 'failed'");
+    assert_int_equal(merge_file(live, other_path, &m), ERROR_RESULTS);
+    assert_non_null(strstr(error_message(), "run 1"));
+    use(live);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "running");
+    /* A killed run is replaced. */
+    rig_finish(r, &rig_outcome);
+    rig_change("UPDATE run SET status = 'running', runner = json_set(runner, '$.started', 12345)");
+    assert_int_equal(merge_file(live, other_path, &m), OK);
+    assert_int_equal(m.copied, 1);
+}
+
 static void different_runs_with_one_uuid_are_refused_and_nothing_is_copied(void **state)
 {
     (void)state;
@@ -372,6 +398,7 @@ int main(void)
         TEST(every_row_of_every_run_is_copied_once),
         TEST(queued_and_running_runs_are_skipped_and_copied_after_they_have_ended),
         TEST(a_run_whose_process_was_killed_is_merged_as_failed),
+        TEST(a_run_in_progress_is_not_replaced_by_a_copy_of_it_that_counts_as_failed),
         TEST(different_runs_with_one_uuid_are_refused_and_nothing_is_copied),
         TEST(other_files_and_other_versions_are_refused_and_not_changed),
         TEST(a_stopped_merge_leaves_only_complete_files),
