@@ -11,6 +11,7 @@
 
 static const double SMOOTHING = 0.02; /* weight of one new loss in the displayed loss */
 static const uint64_t PROGRESS_NS = 250000000;
+static const double GATHER_S = 1; /* training time between two gathers of step rows, about */
 
 /* Rank 0 sets the number of ranks that evaluate, by its host's processors: all ranks may share
  * them.
@@ -152,6 +153,7 @@ status sync_metrics_agree(struct sync_metrics *r, status own, const char *what)
         failed++;
     if (failed < c->size) {
         TRY(communicator_broadcast(c, why, sizeof why, failed));
+        sync_metrics_leave(r);
         FAIL((status)r->codes[failed], "%s failed on rank %u: %s", what, failed, why);
     }
 done:
@@ -216,6 +218,14 @@ static status gather_rows(struct sync_metrics *r)
     r->row_count = 0;
 done:
     return result;
+}
+
+void sync_metrics_leave(struct sync_metrics *r)
+{
+    const struct error why = error_save();
+    if (!r->c->kind->exchanges_nothing && gather_rows(r) != OK)
+        log_error("%s", error_message());
+    error_restore(&why);
 }
 
 /* Takes each batch's sum from the rank that computed it. */
@@ -379,8 +389,10 @@ status sync_metrics_update(struct sync_metrics *r, const struct sync_metrics_sta
 
     if (r->records_steps)
         keep_rows(r, s, row);
-    if (r->row_count == r->rows_most)
+    if (r->row_count == r->rows_most || s->seconds >= r->gathered_s + GATHER_S) {
+        r->gathered_s = s->seconds;
         TRY(gather_rows(r));
+    }
     r->steps_since_average++;
     if (s->between_averagings)
         goto done;

@@ -14,7 +14,8 @@
 #include "sync/replica.h"
 #include "sync/trainer.h"
 
-/* Updates between two gathers of step rows. With one process rows are recorded at every update. */
+/* The most updates between two gathers of step rows. With one process rows are recorded at every
+ * update. */
 enum { SYNC_METRICS_ROWS = 64 };
 
 /* One rank's row. sync_metrics_update sets update_version, worker and at_seconds. */
@@ -23,6 +24,7 @@ struct step_record sync_metrics_row_of(const struct step_stats *stats, uint64_t 
 
 struct sync_metrics_state { /* position of training, after an update */
     uint64_t updates, samples;
+    double seconds; /* training time that all ranks agree on */
     replica *replica;
     bool between_averagings; /* ranks differ: only the row is kept; the rest happens at the next
                                 averaging */
@@ -56,6 +58,7 @@ struct sync_metrics {
     size_t classes;
     uint32_t *predicted, *all_predicted; /* [classes], [size][classes] */
     unsigned row_count;                  /* updates */
+    double gathered_s; /* training time of the last gather of rows, the same on all ranks */
     bool records_steps, wait_was_logged;
 };
 
@@ -79,6 +82,10 @@ void sync_metrics_event(struct sync_metrics *r, enum severity severity, const ch
 /* `own`: the status of this rank's part of some work, `what`. If any rank failed, all ranks return
  * the code and message of the first of them. */
 status sync_metrics_agree(struct sync_metrics *r, status own, const char *what) MUST_CHECK;
+
+/* Call it on all ranks at the same update, before they end with an error: records the rest of the
+ * rows. The error stays. sync_metrics_agree does it itself. */
+void sync_metrics_leave(struct sync_metrics *r);
 
 /* Call it after each update. `row` is this rank's (not used if the replica makes the rows of
  * several ranks). `loss` is the mean over ranks and over the steps since the last averaging.

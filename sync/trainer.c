@@ -102,7 +102,8 @@ done:
     return result;
 }
 
-/* `what` is not finite: these batches make no update, or the run has diverged. */
+/* On all ranks together: `what` is not finite, so these batches make no update, or the run has
+ * diverged. */
 static status skip(struct trainer *t, unsigned batches, const char *what)
 {
     status result = OK;
@@ -122,6 +123,8 @@ static status skip(struct trainer *t, unsigned batches, const char *what)
              what, (unsigned long long)t->updates);
     sync_metrics_event(&t->report, SEVERITY_WARNING, "skipped", text);
 done:
+    if (result != OK)
+        sync_metrics_leave(&t->report);
     return result;
 }
 
@@ -207,6 +210,7 @@ static struct sync_metrics_state state_of(struct trainer *t)
 {
     return (struct sync_metrics_state){.updates = t->updates,
                                        .samples = t->samples,
+                                       .seconds = t->seconds,
                                        .replica = t->replica,
                                        .complete = complete,
                                        .context = t};

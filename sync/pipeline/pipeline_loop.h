@@ -18,7 +18,9 @@ struct pipeline_loop {
     struct schedule schedule;
     struct sync_metrics report;
     uint64_t samples;
-    bool stopped; /* used with flushes only */
+    /* With flushes only: */
+    bool stopped;
+    double seconds; /* training time that all ranks agree on, after the last update */
     /* In the whole run: computing; computing or waiting for other stages. */
     uint64_t busy_ns, span_ns;
 };

@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* Notes after every update: means over ranks. */
-enum pipeline_trainer_note { NOTE_LOSS, NOTE_NOT_FINITE, NOTE_STOP };
+enum pipeline_trainer_note { NOTE_LOSS, NOTE_NOT_FINITE, NOTE_STOP, NOTE_SECONDS };
 
 static status check_settings(const options *o, const worker *w)
 {
@@ -72,8 +72,10 @@ static void loop_close(struct pipeline_loop *l)
 
 static struct sync_metrics_state state_of(struct pipeline_loop *l)
 {
-    return (struct sync_metrics_state){
-        .updates = l->p.version, .samples = l->samples, .replica = &l->p.whole};
+    return (struct sync_metrics_state){.updates = l->p.version,
+                                       .samples = l->samples,
+                                       .seconds = l->seconds,
+                                       .replica = &l->p.whole};
 }
 
 /* ---- records of stages --------------------------------------------------------------------------
@@ -169,6 +171,8 @@ static status check_notes(struct pipeline_loop *l, bool finite, float *loss)
     notes[NOTE_LOSS] = last ? l->p.loss / (float)l->p.micro_batches : 0;
     notes[NOTE_NOT_FINITE] = !finite;
     notes[NOTE_STOP] = training_stop_wanted(&l->o->hooks);
+    if (l->c->rank == 0)
+        notes[NOTE_SECONDS] = (float)(sync_metrics_seconds(&l->report) * l->c->size);
     TRY(link_notes(&l->p.link, notes));
     *loss = notes[NOTE_LOSS] * (float)l->p.plan.stages;
     if (notes[NOTE_NOT_FINITE] != 0 || !isfinite(*loss)) {
@@ -177,6 +181,7 @@ static status check_notes(struct pipeline_loop *l, bool finite, float *loss)
              (unsigned long long)l->p.version);
     }
     l->stopped = notes[NOTE_STOP] != 0;
+    l->seconds = notes[NOTE_SECONDS];
 done:
     return result;
 }
@@ -288,6 +293,16 @@ static void count_up(struct pipeline_loop *l, struct training_outcome *out)
     out->train_seconds = sync_metrics_seconds(&l->report);
 }
 
+/* A divergence ends all ranks: records the rest of the rows. The error stays. */
+static void leave(struct pipeline_loop *l)
+{
+    const struct error why = error_save();
+    sync_metrics_leave(&l->report);
+    if (passes_record_all(&l->p.passes, l->o->recorder) != OK)
+        log_error("%s", error_message());
+    error_restore(&why);
+}
+
 status pipeline_trainer_run(const struct sync_trainer_options *o, struct training_outcome *out)
 {
     status result = OK;
@@ -313,6 +328,8 @@ status pipeline_trainer_run(const struct sync_trainer_options *o, struct trainin
 done:
     if (result != OK && l.report.begun)
         count_up(&l, out);
+    if (result == ERROR_DIVERGED && l.report.begun)
+        leave(&l);
     if (result != OK && result != STOPPED && result != ERROR_DIVERGED)
         o->communicator->failed = true; /* perhaps on this rank only: closing waits for no rank */
     loop_close(&l);

@@ -329,6 +329,29 @@ done:
     return result;
 }
 
+/* The rows of all updates are recorded, although the run diverges. */
+static status case_diverges(unsigned rank, unsigned size)
+{
+    status result = OK;
+    struct run r = {0};
+    int64_t id;
+    char rows[16];
+    TRY(run_open(&r, SETTINGS("communicator=auto", "lr=1e6", "warmup_epochs=0"), rank, size));
+    if (rank == 0 && rig_make_folder(NULL) == 0)
+        r.recorder = rig_begin(&rig_run, &id);
+    TRY(run_expect(&r, run_train(&r), ERROR_DIVERGED, NULL));
+    if (rank != 0)
+        goto done;
+    rig_finish(r.recorder, &rig_outcome);
+    snprintf(rows, sizeof rows, "%llu", (unsigned long long)r.outcome.updates * size);
+    TRY(expect_facts(&(struct fact){"SELECT nullif(count(*), 0) FROM step", rows}, 1));
+done:
+    if (rank == 0 && rig_folder[0] != '\0' && rig_remove_folder(NULL) != 0)
+        log_warning("%s is left behind", rig_folder);
+    run_close(&r);
+    return result;
+}
+
 /* Ranks have different parameters, the run ends with OK, and a row of `event` records why. */
 static status case_dummy(unsigned rank, unsigned size)
 {
@@ -453,6 +476,7 @@ static const struct sync_case CASES[] = {
     {"asp", case_asp},
     {"local", case_local},
     {"records", case_records},
+    {"diverges", case_diverges},
     {"dummy", case_dummy},
     {"stop", case_stop},
     {"often", case_often},
@@ -482,6 +506,11 @@ static void ordered_ranks_end_with_the_bits_of_bsp(void **state UNUSED)
 static void one_rank_ends_with_the_bits_of_one_asynchronous_worker(void **state UNUSED)
 {
     sync_rig_expect_ok(1, "asp");
+}
+
+static void a_run_that_diverges_records_the_rows_of_all_updates(void **state UNUSED)
+{
+    sync_rig_expect_ok(3, "diverges");
 }
 
 static void a_run_without_exchange_records_a_warning(void **state UNUSED)
@@ -535,6 +564,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(local_sgd_has_the_bits_of_its_definition),
         cmocka_unit_test(ordered_ranks_end_with_the_bits_of_bsp),
         cmocka_unit_test(one_rank_ends_with_the_bits_of_one_asynchronous_worker),
+        cmocka_unit_test(a_run_that_diverges_records_the_rows_of_all_updates),
         cmocka_unit_test(a_run_without_exchange_records_a_warning),
         cmocka_unit_test(evaluations_rows_and_checkpoints_are_at_their_updates),
         cmocka_unit_test(a_long_checkpoint_is_logged_once),
