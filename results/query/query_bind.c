@@ -4,6 +4,7 @@
 #include "results/query/query.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,9 +181,28 @@ static void bind_plain(sqlite3_stmt *s, int index, const char *value)
         sqlite3_bind_text(s, index, value, -1, SQLITE_TRANSIENT);
 }
 
-/* The name of a run becomes its id. A value whose default is no number is text: it is a name, or
- * compared with a column of integers, which converts it. */
-static status bind_value(sqlite3 *db, sqlite3_stmt *s, int index, bool is_run, bool is_text,
+static bool is_number(const char *value)
+{
+    char *end;
+    const double number = strtod(value, &end);
+    return end != value && *end == '\0' && isfinite(number);
+}
+
+/* `value` passes is_number(). In any spelling: "9e-1" is 0.9. */
+static void bind_number(sqlite3_stmt *s, int index, const char *value)
+{
+    char *end;
+    errno = 0;
+    const long long integer = strtoll(value, &end, 10);
+    if (*end == '\0' && errno == 0)
+        sqlite3_bind_int64(s, index, integer);
+    else
+        sqlite3_bind_double(s, index, strtod(value, NULL));
+}
+
+/* The name of a run becomes its id. `initial`: the default, or NULL. If it is no number, the value
+ * is text: it is a name, or compared with a column of integers, which converts it. */
+static status bind_value(sqlite3 *db, sqlite3_stmt *s, int index, bool is_run, const char *initial,
                          const char *value)
 {
     status result = OK;
@@ -190,20 +210,15 @@ static status bind_value(sqlite3 *db, sqlite3_stmt *s, int index, bool is_run, b
         int64_t id;
         TRY(query_run_id(db, value, &id));
         sqlite3_bind_int64(s, index, id);
-    } else if (is_text) {
-        sqlite3_bind_text(s, index, value, -1, SQLITE_TRANSIENT);
-    } else {
+    } else if (initial == NULL) {
         bind_plain(s, index, value);
+    } else if (is_number(initial)) {
+        bind_number(s, index, value);
+    } else {
+        sqlite3_bind_text(s, index, value, -1, SQLITE_TRANSIENT);
     }
 done:
     return result;
-}
-
-static bool is_number(const char *value)
-{
-    char *end;
-    (void)strtod(value, &end);
-    return end != value && *end == '\0';
 }
 
 /* The value of "name=value" among the settings, or NULL. */
@@ -251,13 +266,13 @@ status query_bind(sqlite3 *db, sqlite3_stmt *s, const char *sql, const char *wha
                  name + 1, known.at);
         }
         if (has_initial && is_number(d.initial) && !is_number(value)) {
-            FAIL(ERROR_USAGE, "%s: %s=%s is not a number; the default is %s", what, name + 1, value,
-                 d.initial);
+            FAIL(ERROR_USAGE, "%s: %s=%s is not a finite number; the default is %s", what, name + 1,
+                 value, d.initial);
         }
         /* If the default of :run is all, 'all' may also be passed. */
         bool all = has_initial && strcmp(d.initial, "all") == 0 && strcmp(value, "all") == 0;
-        const bool text = has_initial && !is_number(d.initial);
-        TRY(bind_value(db, s, i, strcmp(name, ":run") == 0 && !all, text, value));
+        TRY(bind_value(db, s, i, strcmp(name, ":run") == 0 && !all, has_initial ? d.initial : NULL,
+                       value));
     }
 done:
     text_free(&known);

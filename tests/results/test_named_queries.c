@@ -241,7 +241,8 @@ static void the_time_to_an_accuracy_is_that_of_its_first_evaluation(void **state
 {
     (void)state;
     /* sync: 0.18 0.36 0.54 0.72 0.9 at 0 … 4 s; undamped: one of two gets to 0.6. */
-    const char *const settings[][1] = {{"accuracy=0.6"}, {"accuracy=60"}};
+    const char *const settings[][1] = {
+        {"accuracy=0.6"}, {"accuracy=60"}, {"accuracy=6e-1"}, {"accuracy=+0.6"}, {"accuracy=060"}};
     for (size_t i = 0; i < COUNT_OF(settings); i++) {
         assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings[i], 1), OK);
         assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,1,1,3,,,2400,75\n");

@@ -36,6 +36,9 @@ static void an_error_lists_the_parameters_of_a_query(void **state)
     const char *const many[] = {"limit=many"};
     assert_int_equal(run_query("runs", QUERY_TABLE, many, 1), ERROR_USAGE);
     rig_assert_error_names("limit=many");
+    const char *const infinite[][1] = {{"accuracy=inf"}, {"accuracy=nan"}, {"accuracy=1e999"}};
+    for (size_t i = 0; i < COUNT_OF(infinite); i++)
+        assert_int_equal(run_query("time-to-accuracy", QUERY_TABLE, infinite[i], 1), ERROR_USAGE);
 }
 
 static void a_query_that_fails_at_a_row_is_an_error_of_usage(void **state)
