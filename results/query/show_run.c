@@ -272,7 +272,8 @@ static void print_phase(FILE *out, const char *name, sqlite3_stmt *s, int column
 static void print_time(sqlite3_stmt *s, FILE *out)
 {
     double total = sqlite3_column_double(s, 1);
-    bool asynchronous = sqlite3_column_type(s, 3) != SQLITE_NULL;
+    bool exchanges = sqlite3_column_type(s, 6) != SQLITE_NULL;
+    bool asynchronous = sqlite3_column_type(s, 3) != SQLITE_NULL && !exchanges;
     fprintf(out, "\nwhere a worker's time goes (mean of %s steps, %.0f us each)\n",
             text_or(s, 0, "0"), total);
     print_phase(out, "computing", s, 2, total);
@@ -282,7 +283,8 @@ static void print_time(sqlite3_stmt *s, FILE *out)
     print_phase(out, "exchanging gradients", s, 6, total);
     if (sqlite3_column_double(s, 10) > 0)
         print_phase(out, "  beside that, hidden", s, 10, total);
-    print_phase(out, "waiting for parameters", s, 3, total);
+    print_phase(out, exchanges ? "waiting for other stages" : "waiting for parameters", s, 3,
+                total);
     print_phase(out, asynchronous ? "  queued at the server" : "queued", s, 4, total);
     print_phase(out, asynchronous ? "  server applies" : "applying", s, 5, total);
 }

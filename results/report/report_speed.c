@@ -202,19 +202,21 @@ void report_throughput(struct text *out, const struct report_data *d,
 /* Parts of a worker's step, in microseconds. */
 enum { COMPUTE, EXCHANGE, WAIT, QUEUE, APPLY, PARTS };
 static const char *const part_names[PARTS] = {"computing", "exchanging gradients",
-                                              "waiting for parameters", "queued at the server",
-                                              "applying"};
+                                              "waiting for parameters or stages",
+                                              "queued at the server", "applying"};
 static const unsigned part_colours[PARTS] = {2, 1, 3, 4, 5};
 
 static void take_parts(const struct time_sums *t, double out[PARTS])
 {
     double steps = fmax(t->steps, 1), pull = t->pull / steps;
-    bool alone = t->synchronous; /* no server: no queue; the rank applies the update */
+    /* No server: no queue; the rank applies the update. Without flushes a stage of a pipeline also
+     * waits. */
+    bool alone = t->synchronous;
     out[COMPUTE] = t->compute / steps;
     out[EXCHANGE] = t->exchange / steps;
     out[QUEUE] = alone ? 0 : fmin(t->queue / steps, pull);
     out[APPLY] = alone ? t->apply / steps : fmin(t->apply / steps, pull - out[QUEUE]);
-    out[WAIT] = alone ? 0 : pull - out[QUEUE] - out[APPLY];
+    out[WAIT] = alone ? pull : pull - out[QUEUE] - out[APPLY];
 }
 
 /* One bar of shares per arm and column, below its name. */
@@ -316,7 +318,8 @@ static void add_time_row(struct html_table *t, const struct report_data *d,
     html_cell_number(t, whole / 1000, 2);
     html_cell_number(t, sample_interval(&c->step_us) / 1000, 2);
     for (size_t k = 0; k < PARTS; k++) {
-        bool has = c->time.synchronous ? k != WAIT && k != QUEUE : k != EXCHANGE;
+        bool has =
+            c->time.synchronous ? k != QUEUE && (k != WAIT || c->time.pull > 0) : k != EXCHANGE;
         html_cell_number(t, has ? parts[k] / 1000 : NAN, 2);
     }
     const double of_compute[] = {c->time.data, c->time.forward, c->time.backward};

@@ -186,16 +186,19 @@ FROM (
 WHERE best_before IS NULL OR test_accuracy > best_before;
 
 -- Means per step of each worker, in microseconds. Asynchronous: step = pull + compute; pull includes all waiting, and
--- queue and apply are the server's part of it. Synchronous: step = compute + exchange + apply. data, forward and
--- backward are parts of compute; hidden is exchange during compute.
+-- queue and apply are the server's part of it. Synchronous: step = compute + exchange + apply. pipeline=pipedream, whose
+-- gradients are rows of push: step = pull + compute + exchange + apply; pull is waiting for other stages. data, forward
+-- and backward are parts of compute; hidden is exchange during compute.
 CREATE VIEW where_time_goes AS
 SELECT run_id, worker, steps, pull_us, compute_us, exchange_us, queue_us, apply_us, step_us,
        data_us, forward_us, backward_us, hidden_us
 FROM run_worker_time
 UNION ALL
-SELECT run.id, worker, count(*) FILTER (WHERE server = 0), avg(pull_us), avg(compute_us), NULL,
-       avg(queue_us), avg(apply_us),
-       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0),
+SELECT run.id, worker, count(*) FILTER (WHERE server = 0), avg(pull_us), avg(compute_us),
+       CASE mode WHEN 'pipeline' THEN avg(queue_us) END,
+       CASE mode WHEN 'pipeline' THEN NULL ELSE avg(queue_us) END, avg(apply_us),
+       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0)
+           + CASE mode WHEN 'pipeline' THEN coalesce(avg(queue_us), 0) + coalesce(avg(apply_us), 0) ELSE 0 END,
        avg(data_us), avg(forward_us), avg(backward_us), NULL
 FROM run CROSS JOIN push ON push.run_id = run.id
 WHERE summarized IS NULL

@@ -290,6 +290,7 @@ static void count_up(struct pipeline_loop *l, struct training_outcome *out)
     out->samples_computed = l->samples;
     /* Without flushes units are in flight when a run diverges; they make no update. */
     out->samples_used = l->p.kind->flushes ? l->samples : out->updates * l->update_samples;
+    out->staleness.gradients = l->p.kind->flushes ? out->updates : 0; /* all of staleness 0 */
     out->train_seconds = sync_metrics_seconds(&l->report);
 }
 

@@ -46,6 +46,33 @@ static void staleness_is_known_without_recorded_gradients(void **state)
         r, "SELECT mean_staleness = 0 AND max_staleness = 0 FROM run WHERE id = 6", "1");
 }
 
+/* With flushes staleness is 0. Without, rows of push hold all times of a step. */
+static void pipelines_have_a_staleness_and_complete_steps(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const kinds[][2] = {{"pipeline=gpipe", "record=all"},
+                                           {"pipeline=gpipe", "record=evaluations"},
+                                           {"pipeline=pipedream", "record=all"},
+                                           {"pipeline=pipedream", "record=evaluations"}};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=pipeline", "model=mlp", "workers=2",
+                                 kinds[i][0], kinds[i][1]),
+                         OK);
+    process_expect_answer(r,
+                          "SELECT group_concat(coalesce(round(mean_staleness, 1), '-') || ' ' || "
+                          "coalesce(max_staleness, '-'), ' ') FROM run",
+                          "0.0 0 0.0 0 0.5 1 - -");
+    process_expect_answer(
+        r,
+        "SELECT count(*) || ' ' || sum(queue_us IS NULL AND abs(step_us - pull_us - "
+        "compute_us - exchange_us - apply_us) < 1) FROM where_time_goes WHERE "
+        "run_id = 3",
+        "2 2");
+    assert_int_equal(RIG_RUN(r, "show", "3"), OK);
+    assert_null(strstr(process_output(r), "queued"));
+    assert_non_null(strstr(process_output(r), "exchanging gradients"));
+}
+
 static void a_summary_shows_known_values_and_no_empty_lines(void **state)
 {
     struct process_rig *r = *state;
@@ -233,6 +260,7 @@ int main(void)
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(staleness_is_known_without_recorded_gradients),
+        PROCESS_TEST(pipelines_have_a_staleness_and_complete_steps),
         PROCESS_TEST(a_summary_shows_known_values_and_no_empty_lines),
         PROCESS_TEST(an_empty_result_is_explained),
         PROCESS_TEST(collapsed_runs_are_reported_in_every_mode),

@@ -2,6 +2,7 @@
 -- :experiment = all  only the runs of one experiment
 -- Asynchronous: step = pull + compute; queue and apply are the server's part of pull.
 -- Synchronous: step = compute + exchange + apply; hidden is exchange while the rank computed.
+-- pipeline=pipedream: step = pull + compute + exchange + apply; pull is waiting for other stages.
 -- data, forward and backward are parts of compute (asynchronous: only with trace=). evaluation_seconds: per run, not
 -- part of a step.
 -- No rows: no matching run recorded pushes or steps (record=all)
