@@ -11,13 +11,13 @@
 #include <string.h>
 
 /* Processes are numbered: first servers, then workers. */
-enum trace_lane { LANE_MAIN, LANE_HIDDEN, LANES };
+enum trace_lane { LANE_MAIN, LANE_HIDDEN, LANE_EVALUATION, LANES };
 enum { PROCESSES_MOST = 1 << 20 }; /* of servers, and of workers; more: the file is damaged */
 
-struct evaluation_pause { /* all other clocks stopped */
+struct evaluation_pause { /* all other clocks stopped, unless trace.beside */
     int64_t updates;      /* applied before it */
     int64_t at, took;     /* µs since training began, without evaluations; duration in µs */
-    int64_t all;          /* duration of this and all earlier evaluations, µs */
+    int64_t all;          /* duration of this and all earlier pauses, µs */
 };
 
 struct trace {
@@ -27,6 +27,7 @@ struct trace {
     int64_t run;
     unsigned servers, workers;
     bool pipeline, paced, damaged;
+    bool beside;                    /* training went on during evaluations */
     int64_t (*ends)[LANES];         /* [servers + workers] end of the last span of each lane, µs */
     struct evaluation_pause *pause; /* in order */
     size_t pauses, shown;
@@ -117,9 +118,10 @@ static void write_evaluations(struct trace *t, unsigned process, int64_t updates
 {
     while (process == 0 && t->shown < t->pauses && t->pause[t->shown].updates <= updates) {
         const struct evaluation_pause *e = &t->pause[t->shown++];
-        int64_t to = ended_at(t, (double)e->at * 1e-6, e->updates);
-        write_span(t, 0, LANE_MAIN, "evaluation", after(t, 0, LANE_MAIN, to - e->took, to),
-                   e->updates);
+        const enum trace_lane lane = t->beside ? LANE_EVALUATION : LANE_MAIN;
+        const int64_t to =
+            t->beside ? e->at + e->took : ended_at(t, (double)e->at * 1e-6, e->updates);
+        write_span(t, 0, lane, "evaluation", after(t, 0, lane, to - e->took, to), e->updates);
     }
 }
 
@@ -290,6 +292,7 @@ static void count_processes(struct trace *t, sqlite3_stmt *s)
     t->servers = t->damaged ? 0 : (unsigned)servers;
     t->workers = t->damaged ? 0 : (unsigned)workers;
     t->pauses = (size_t)sqlite3_column_int64(s, 4);
+    t->beside = sqlite3_column_int(s, 5) != 0;
 }
 
 static void keep_evaluation(struct trace *t, sqlite3_stmt *s)
@@ -301,7 +304,7 @@ static void keep_evaluation(struct trace *t, sqlite3_stmt *s)
             (struct evaluation_pause){.updates = sqlite3_column_int64(s, 0),
                                       .at = whole_us(sqlite3_column_double(s, 1) * 1e6),
                                       .took = took,
-                                      .all = before + took};
+                                      .all = t->beside ? 0 : before + took};
 }
 
 static status look_at_run(struct trace *t)
@@ -313,7 +316,9 @@ static status look_at_run(struct trace *t)
                  " 1 + max((SELECT coalesce(max(worker), 0) FROM push WHERE run_id = ?1),"
                  "  (SELECT coalesce(max(worker), 0) FROM step WHERE run_id = ?1),"
                  "  (SELECT coalesce(max(worker), 0) FROM pass WHERE run_id = ?1)),"
-                 " (SELECT count(*) FROM evaluation WHERE run_id = ?1) FROM run WHERE id = ?1",
+                 " (SELECT count(*) FROM evaluation WHERE run_id = ?1),"
+                 " EXISTS (SELECT 1 FROM event WHERE run_id = ?1 AND code = 'evaluation_beside')"
+                 " FROM run WHERE id = ?1",
                  count_processes));
     if (t->damaged)
         FAIL(ERROR_RESULTS,

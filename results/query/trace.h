@@ -14,7 +14,8 @@
  *     forward, backward and pace
  *   - servers: one lane of apply
  *
- * The first process also shows the evaluations, during which all other clocks stop.
+ * The first process also shows the evaluations, during which all other clocks stop. If training
+ * goes on meanwhile (event evaluation_beside), they have a lane of their own.
  */
 #ifndef GRADLAG_RESULTS_QUERY_TRACE_H
 #define GRADLAG_RESULTS_QUERY_TRACE_H

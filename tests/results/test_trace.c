@@ -19,7 +19,7 @@
 
 #include "results/query/trace.h"
 
-enum { NAMES = 11, PROCESSES = 8, LANES = 2 };
+enum { NAMES = 11, PROCESSES = 8, LANES = 3 };
 static const char *const names[NAMES] = {
     "step",    "data",      "forward", "backward",        "exchange",  "apply",
     "compute", "push-pull", "pace",    "hidden exchange", "evaluation"};
@@ -28,7 +28,7 @@ struct trace_seen {
     unsigned processes; /* number of named processes */
     char first[16];     /* name of the first process */
     unsigned count[NAMES];
-    double total_us[NAMES];
+    double total_us[NAMES], last_us[NAMES]; /* last_us: the latest end */
 };
 
 static unsigned number_of(const char *name)
@@ -99,6 +99,8 @@ static struct trace_seen read_trace(struct process_rig *r, const char *name)
         unsigned k = number_of(what);
         seen.count[k]++;
         seen.total_us[k] += length;
+        const double end = number(event, "ts") + length;
+        seen.last_us[k] = end > seen.last_us[k] ? end : seen.last_us[k];
     }
     json_decref(root);
     return seen;
@@ -240,6 +242,23 @@ static void asynchronous_workers_and_their_server_are_in_one_trace(void **state)
                           "1");
 }
 
+/* Training goes on during evaluations: they do not stop the clocks of others. */
+static void an_evaluation_beside_training_is_no_pause(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=async", "workers=2", "pace=constant",
+                             "pace.mean_ms=5", "evaluate_every=0.02", "evaluation_pause=no",
+                             "trace=t.json"),
+                     OK);
+    process_expect_answer(
+        r, "SELECT count(*) > 1 FROM event, evaluation WHERE code = 'evaluation_beside'", "1");
+    struct trace_seen seen = read_trace(r, "t.json");
+    assert_true(seen.total_us[number_of("evaluation")] > 1000);
+    const double last_us =
+        strtod(process_ask(r, "SELECT max(1e6 * at_seconds + apply_us) FROM push"), NULL);
+    assert_true(seen.last_us[number_of("apply")] < last_us + 1000);
+}
+
 /* The parts are sums over the local steps of a push. */
 static void local_steps_have_parts_of_their_time(void **state)
 {
@@ -337,6 +356,7 @@ int main(void)
         TRACE_TEST(evaluations_are_spans_of_the_first_process),
         TRACE_TEST(stages_have_a_span_for_each_pass),
         TRACE_TEST(stages_without_flushes_are_ranks),
+        TRACE_TEST(an_evaluation_beside_training_is_no_pause),
         TRACE_TEST(local_steps_have_parts_of_their_time),
         TRACE_TEST(asynchronous_workers_and_their_server_are_in_one_trace),
         TRACE_TEST(virtual_clusters_use_virtual_time),
