@@ -112,6 +112,12 @@ double sync_metrics_seconds(const struct sync_metrics *r)
     return r->seconds_before + (double)(now - r->began_ns - r->paused_ns) * 1e-9;
 }
 
+double sync_metrics_state_seconds(const struct sync_metrics *r)
+{
+    const double now = sync_metrics_seconds(r);
+    return r->overran ? now : training_time_within(&r->length, now);
+}
+
 void sync_metrics_pause(struct sync_metrics *r)
 {
     r->pause_began_ns = training_clock_ns(r);
@@ -255,7 +261,7 @@ static void record_evaluation(struct sync_metrics *r, const struct sync_metrics_
     struct evaluation_record row = {
         .updates = s->updates,
         .samples = s->samples,
-        .seconds = training_time_within(&r->length, sync_metrics_seconds(r)),
+        .seconds = sync_metrics_state_seconds(r),
         .train_loss = r->loss_count > 0 ? r->loss_sum / (double)r->loss_count : NOT_MEASURED,
         .validation_loss = e.validation_loss,
         .validation_accuracy = e.validation_accuracy,
@@ -387,6 +393,8 @@ status sync_metrics_update(struct sync_metrics *r, const struct sync_metrics_sta
     status result = OK;
     const bool evaluates = evaluates_at(r, s->samples);
 
+    if (training_time_is_over(&r->length, s->seconds))
+        r->overran = true;
     if (r->records_steps)
         keep_rows(r, s, row);
     if (r->row_count == r->rows_most || s->seconds >= r->gathered_s + GATHER_S) {

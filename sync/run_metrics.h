@@ -60,6 +60,7 @@ struct sync_metrics {
     unsigned row_count;                  /* updates */
     double gathered_s; /* training time of the last gather of rows, the same on all ranks */
     bool records_steps, wait_was_logged;
+    bool overran; /* the last update was made after the end (key seconds), and counts */
 };
 
 /* `begin`: the position of training. */
@@ -71,6 +72,9 @@ void sync_metrics_close(struct sync_metrics *r);
 /* Starts the training clock, on all ranks together. */
 status sync_metrics_begin(struct sync_metrics *r) MUST_CHECK;
 double sync_metrics_seconds(const struct sync_metrics *r);
+/* Of the last state: at most key seconds, unless an update that ended later counts (local steps, an
+ * update on a GPU). */
+double sync_metrics_state_seconds(const struct sync_metrics *r);
 
 /* Pauses and resumes the training clock. */
 void sync_metrics_pause(struct sync_metrics *r);

@@ -534,7 +534,7 @@ static void outcome_of(const struct trainer *t, struct training_outcome *out)
     out->updates = t->updates;
     out->samples_used = t->samples;
     out->samples_computed = samples_computed(t) + (t->skipped + t->unused) * t->update_samples;
-    out->train_seconds = training_time_within(&t->length, sync_metrics_seconds(&t->report));
+    out->train_seconds = sync_metrics_state_seconds(&t->report);
     out->sent_bytes = sent_bytes(t);
     out->staleness = t->staleness;
 }

@@ -24,13 +24,16 @@ static double number(struct process_rig *r, const char *sql)
     return atof(process_ask(r, sql));
 }
 
-/* Each run ends at its time, and evaluates its last version once. */
+/* Each run ends at its time, or with the round of local steps that has begun, and evaluates its
+ * last version once. */
 static void expect_timed(struct process_rig *r)
 {
-    assert_true(number(r, "SELECT train_seconds FROM run ORDER BY id DESC") == 0.6);
+    assert_true(number(r, "SELECT train_seconds = 0.6 OR (config ->> '$.local_steps' > 1 AND "
+                          "train_seconds BETWEEN 0.6 AND 0.8) FROM run ORDER BY id DESC") == 1);
     assert_true(number(r, "SELECT updates > iif(engine = 'virtual', 20, 2) FROM run ORDER BY id "
                           "DESC") == 1);
-    assert_true(number(r, "SELECT max(seconds) <= 0.6 AND max(updates) = (SELECT updates FROM run "
+    assert_true(number(r, "SELECT max(seconds) <= (SELECT train_seconds FROM run ORDER BY id DESC) "
+                          "AND max(updates) = (SELECT updates FROM run "
                           "ORDER BY id DESC) FROM evaluation WHERE " LAST) == 1);
 }
 
@@ -62,6 +65,20 @@ static void both_modes_and_engines_end_at_their_time(void **state)
                         "0");
     assert_true(number(r, "SELECT count(*) FROM push WHERE outcome = 'dropped_late'") >= 3);
     process_expect_nothing_left(r);
+}
+
+/* 16 steps of 50 ms take 0.8 s, longer than the limit of 0.6 s. They count. */
+static void a_round_of_local_steps_ends_later(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", TIMED, "mode=sync", "engine=virtual", "workers=2",
+                             "local_steps=16", "pace=constant", "pace.mean_ms=50"),
+                     OK);
+    assert_string_equal(
+        process_ask(r, "SELECT updates || ' ' || (abs(train_seconds - 0.8) < 1e-3) || ' ' || "
+                       "(abs(samples_per_second * train_seconds - samples_used) < 1) || ' ' || "
+                       "(SELECT max(seconds) = train_seconds FROM evaluation) FROM run"),
+        "16 1 1 1");
 }
 
 /* The rate falls with the time, not with the samples: at half of the time it is half of lr. */
@@ -157,6 +174,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(both_modes_and_engines_end_at_their_time),
+        TEST(a_round_of_local_steps_ends_later),
         TEST(the_rate_goes_by_the_time),
         TEST(virtual_barrier_and_ranks_agree),
         TEST(a_run_resumes_for_the_rest_of_its_time),
