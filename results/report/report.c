@@ -117,8 +117,12 @@ int report_outcome_decimals(const struct report_section *s)
 void report_interval(const struct report_section *s, const struct sample *a, double ends[2])
 {
     const double half = sample_interval(a);
-    ends[0] = isnan(half) ? NAN : fmax(0, a->mean - half);
-    ends[1] = isnan(half) ? NAN : s->by_loss ? a->mean + half : fmin(100, a->mean + half);
+    ends[0] = a->mean - half;
+    ends[1] = a->mean + half;
+    if (!s->by_loss && !isnan(half)) {
+        ends[0] = fmax(0, ends[0]);
+        ends[1] = fmin(100, ends[1]);
+    }
 }
 
 void report_cell_interval(struct html_table *t, const struct report_section *s,

@@ -242,7 +242,7 @@ static void add_plot_of_columns(struct text *out, const struct report_data *d,
                      .y = {.low = INFINITY,
                            .high = -INFINITY,
                            .label = report_outcome_name(s),
-                           .logarithmic = s->by_loss},
+                           .logarithmic = report_is_logarithmic(d, s)},
                      .width = wide ? 1080 : FIGURE_WIDTH,
                      .height =
                          fmax(wide ? 420 : 280, labelled ? 15.0 * (double)s->series_count + 80 : 0),
@@ -300,7 +300,7 @@ static void add_plot_of_arms(struct text *out, const struct report_data *d,
         .x = {.low = INFINITY,
               .high = -INFINITY,
               .label = report_outcome_name(s),
-              .logarithmic = s->by_loss},
+              .logarithmic = report_is_logarithmic(d, s)},
         .y = {.low = 0, .high = (double)s->series_count, .tick_count = 1, .ticks = &none},
         .width = wide                 ? fmax(1060, left + 560)
                  : d->figures != NULL ? report_figure_width(d, s, 0)

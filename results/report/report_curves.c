@@ -24,6 +24,23 @@ static const struct sample *value_of(const struct report_section *s, const struc
     return s->of_validation ? &p->validation_loss : s->by_loss ? &p->loss : &p->accuracy;
 }
 
+bool report_is_logarithmic(const struct report_data *d, const struct report_section *s)
+{
+    bool positive = s->by_loss;
+    for (size_t i = 0; i < d->cell_count && positive; i++) {
+        const struct report_cell *c = &d->cells[i];
+        if (!report_is_of(d, s, c))
+            continue;
+        const struct sample *outcome = report_outcome_of(s, c);
+        positive = outcome->n == 0 || outcome->least > 0;
+        for (size_t k = 0; k < c->points && positive; k++) {
+            const struct sample *v = value_of(s, &c->curve[k]);
+            positive = v->n == 0 || v->least > 0;
+        }
+    }
+    return positive;
+}
+
 static void take_curve(const struct report_section *s, const struct report_cell *c, bool by_time,
                        struct curve *out)
 {
@@ -144,7 +161,8 @@ static void add_panels(struct text *out, const struct report_data *d,
 {
     int64_t columns[REPORT_COLUMNS];
     size_t count = report_columns(d, s, columns, COUNT_OF(columns));
-    struct plot_axis y = {.low = INFINITY, .high = -INFINITY, .logarithmic = s->by_loss};
+    struct plot_axis y = {
+        .low = INFINITY, .high = -INFINITY, .logarithmic = report_is_logarithmic(d, s)};
     range_of_curves(d, s, &y);
     size_t groups = (s->series_count + GROUP - 1) / GROUP;
     bool large = count * groups <= 2 && d->figures == NULL;

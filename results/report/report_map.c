@@ -51,16 +51,42 @@ static void place(struct map_layout *l, double width)
     l->across = (l->panels + down - 1) / down; /* the last row is about as long as the others */
 }
 
-/* "S 1.9": the first letter of the side, and the margin; in parentheses if it is undecided. A star:
- * without some arms. */
-static void value_text(const struct map_layout *l, const struct report_map_cell *c, char out[32])
+enum { SHORT_NAME = 40 };
+
+/* The shortest start of a side's name that no other side has, with a capital. */
+static void short_name(const struct report_map *map, size_t side, char out[SHORT_NAME])
 {
-    if (c->best_side < 0)
-        snprintf(out, 32, "–");
-    else
-        snprintf(out, 32, c->ahead >= 0 ? "%c %.*f%s" : "(%c %.*f)%s",
-                 l->map->sides[c->best_side][0] & ~0x20, l->decimals, c->margin,
-                 c->missing > 0 ? "*" : "");
+    const char *name = map->sides[side];
+    size_t length = 1;
+    for (size_t i = 0; i < map->side_count; i++) {
+        size_t common = 0;
+        while (name[common] != '\0' && name[common] == map->sides[i][common])
+            common++;
+        if (i != side && common + 1 > length)
+            length = common + 1;
+    }
+    while (((unsigned char)name[length - 1] & 0x80) != 0 &&
+           ((unsigned char)name[length] & 0xc0) == 0x80) /* the rest of a character in UTF-8 */
+        length++;
+    snprintf(out, SHORT_NAME, "%.*s", (int)length, name);
+    if (out[0] >= 'a' && out[0] <= 'z')
+        out[0] = (char)(out[0] - 'a' + 'A');
+}
+
+enum { VALUE = SHORT_NAME + 32 };
+
+/* "S 1.9": the start of the side's name, and the margin; in parentheses if it is undecided. A star:
+ * without some arms. */
+static void value_text(const struct map_layout *l, const struct report_map_cell *c, char out[VALUE])
+{
+    char side[SHORT_NAME];
+    if (c->best_side < 0) {
+        snprintf(out, VALUE, "–");
+        return;
+    }
+    short_name(l->map, (size_t)c->best_side, side);
+    snprintf(out, VALUE, c->ahead >= 0 ? "%s %.*f%s" : "(%s %.*f)%s", side, l->decimals, c->margin,
+             c->missing > 0 ? "*" : "");
 }
 
 static void tip_text(const struct map_layout *l, const struct report_map_cell *c, struct text *out)
@@ -90,7 +116,7 @@ static void draw_cell(struct plot *p, const struct map_layout *l, const struct r
                       double x, double y)
 {
     struct text tip = {0};
-    char value[32];
+    char value[VALUE];
     tip_text(l, c, &tip);
     value_text(l, c, value);
     text_add(p->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" ", x + 1, y + 1,
@@ -201,9 +227,11 @@ void report_map(struct text *out, const struct report_data *d, const struct repo
         return;
     struct map_layout l = {.map = &s->about->map, .decimals = s->about->map.by_loss ? 3 : 1};
     struct text sides = {0};
-    for (size_t i = 0; i < l.map->side_count; i++)
-        text_add(&sides, "%s%c: %s ahead", i > 0 ? ", " : "", l.map->sides[i][0] & ~0x20,
-                 l.map->sides[i]);
+    for (size_t i = 0; i < l.map->side_count; i++) {
+        char side[SHORT_NAME];
+        short_name(l.map, i, side);
+        text_add(&sides, "%s%s: %s ahead", i > 0 ? ", " : "", side, l.map->sides[i]);
+    }
     count_cells(&l);
     report_figure_begin(out, "Which side is ahead",
                         "%s, each by its best arm on the validation split. The number is the "

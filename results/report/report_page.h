@@ -46,6 +46,8 @@ void report_cell_run(struct html_table *t, const struct report_run *r);
  * column if they fit, else two. */
 double report_figure_width(const struct report_data *d, const struct report_section *s,
                            double more);
+/* Whether an axis of outcomes is logarithmic: they are losses, all above 0. */
+bool report_is_logarithmic(const struct report_data *d, const struct report_section *s);
 /* Completes the range of an axis of outcomes; an accuracy lies within 0 and 100 %. */
 void report_range_end(const struct report_section *s, struct plot_axis *a);
 /* Whether the columns of the section are numbers of workers. */

@@ -93,6 +93,16 @@ static void a_loss_on_the_test_split_comes_first(void **state UNUSED)
     assert_null(strstr(page, "Validation loss"));
 }
 
+/* An external model may have such a loss (ELBO). */
+static void negative_losses_have_marks_and_complete_intervals(void **state UNUSED)
+{
+    remove_test_split();
+    rig_change("UPDATE evaluation SET validation_loss = validation_loss - 4");
+    write_report(NULL);
+    assert_int_equal(count_in_drawings("Validation loss with 4 workers", "class=\"mark\""), 6);
+    assert_contains(page, "−2.81250 (95 %: −3.60663 to −2.01837) nats validation loss (n 2)");
+}
+
 /* Losses of 0.125 and 8: the interval of their mean reaches below 0. */
 static void an_interval_of_losses_that_reaches_zero_ends_in_an_arrow(void **state UNUSED)
 {
@@ -148,6 +158,7 @@ int main(void)
         SAMPLE_TEST(runs_without_test_split_are_shown_with_their_validation_loss),
         SAMPLE_TEST(the_loss_of_data_without_classes_is_not_in_nats),
         SAMPLE_TEST(a_loss_on_the_test_split_comes_first),
+        SAMPLE_TEST(negative_losses_have_marks_and_complete_intervals),
         SAMPLE_TEST(an_interval_of_losses_that_reaches_zero_ends_in_an_arrow),
         SAMPLE_TEST(trials_are_listed_with_what_chose_between_them),
         SAMPLE_TEST(a_map_names_the_unit_of_its_margins),
