@@ -50,12 +50,6 @@ void queue_close(queue **q)
     }
 }
 
-static void copy_text(sqlite3_stmt *s, int column, char *out, size_t room)
-{
-    const char *text = (const char *)sqlite3_column_text(s, column);
-    snprintf(out, room, "%s", text != NULL ? text : "");
-}
-
 static enum queue_state state_of(const char *name, bool has_runner)
 {
     static const char *const names[] = {[QUEUE_FINISHED] = "finished",
@@ -91,12 +85,12 @@ static status read_entry(sqlite3 *db, int64_t id, const char *config_hash, struc
     TRY(database_check(db, code, "read a run of the queue"));
     if (code != SQLITE_ROW)
         goto done;
-    copy_text(s, 0, name, sizeof name);
+    database_copy_text(s, 0, name, sizeof name);
     out->state = state_of(name, sqlite3_column_int(s, 1) != 0);
     out->attempt = (unsigned)sqlite3_column_int(s, 2);
-    copy_text(s, 3, out->by, sizeof out->by);
+    database_copy_text(s, 3, out->by, sizeof out->by);
     out->here = sqlite3_column_int(s, 4) != 0;
-    copy_text(s, 5, out->error, sizeof out->error);
+    database_copy_text(s, 5, out->error, sizeof out->error);
 done:
     sqlite3_finalize(s);
     text_free(&self);
@@ -234,7 +228,7 @@ status queue_config(const char *path, int64_t id, char **config, char hash[65])
              path, (long long)id);
     }
     *config = text_copy((const char *)sqlite3_column_text(s, 0));
-    copy_text(s, 1, hash, 65);
+    database_copy_text(s, 1, hash, 65);
 done:
     sqlite3_finalize(s);
     database_close(&db);

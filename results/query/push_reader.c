@@ -9,12 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static void copy_text(sqlite3_stmt *s, int column, char *out, size_t room)
-{
-    const char *text = (const char *)sqlite3_column_text(s, column);
-    snprintf(out, room, "%s", text != NULL ? text : "");
-}
-
 static status read_row(struct recorded_run *r, sqlite3 *db)
 {
     status result = OK;
@@ -29,11 +23,11 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
     sqlite3_bind_int64(s, 1, r->id);
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "read the run"));
-    copy_text(s, 0, r->uuid, sizeof r->uuid);
-    copy_text(s, 1, r->status, sizeof r->status);
-    copy_text(s, 2, r->mode, sizeof r->mode);
-    copy_text(s, 3, r->engine, sizeof r->engine);
-    copy_text(s, 4, r->parameters_sha256, sizeof r->parameters_sha256);
+    database_copy_text(s, 0, r->uuid, sizeof r->uuid);
+    database_copy_text(s, 1, r->status, sizeof r->status);
+    database_copy_text(s, 2, r->mode, sizeof r->mode);
+    database_copy_text(s, 3, r->engine, sizeof r->engine);
+    database_copy_text(s, 4, r->parameters_sha256, sizeof r->parameters_sha256);
     r->workers = (unsigned)sqlite3_column_int64(s, 5);
     r->updates = (uint64_t)sqlite3_column_int64(s, 6);
     r->samples_used = (uint64_t)sqlite3_column_int64(s, 7);
@@ -43,7 +37,7 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
     r->config = text_copy(config != NULL ? config : "{}");
     const char *resumed = (const char *)sqlite3_column_text(s, 10);
     r->resumed = resumed != NULL ? text_copy(resumed) : NULL;
-    copy_text(s, 11, r->resumed_sha256, sizeof r->resumed_sha256);
+    database_copy_text(s, 11, r->resumed_sha256, sizeof r->resumed_sha256);
     r->foreign = sqlite3_column_int(s, 12) != 0;
     const char *program = (const char *)sqlite3_column_text(s, 13);
     r->program = program != NULL ? text_copy(program) : NULL;

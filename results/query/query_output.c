@@ -28,12 +28,6 @@ static void add_blob(struct text *t, sqlite3_stmt *s, int column)
         text_add(t, "%02x", bytes[i]);
 }
 
-static const char *column_text(sqlite3_stmt *s, int column)
-{
-    const char *text = (const char *)sqlite3_column_text(s, column);
-    return text == NULL ? "" : text;
-}
-
 static void add_csv_text(struct text *t, const char *value)
 {
     if (strpbrk(value, ",\"\r\n") == NULL) {
@@ -67,7 +61,7 @@ static void add_csv_row(struct text *t, sqlite3_stmt *s)
             add_blob(t, s, i);
             break;
         default:
-            add_csv_text(t, column_text(s, i));
+            add_csv_text(t, database_column_text(s, i));
         }
     }
     /* Most readers skip empty lines. */
@@ -98,7 +92,7 @@ static void add_json_row(struct text *t, sqlite3_stmt *s)
             text_add(t, "\"");
             break;
         default:
-            text_add_json(t, column_text(s, i));
+            text_add_json(t, database_column_text(s, i));
         }
     }
     text_add(t, "}");

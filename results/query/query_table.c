@@ -12,12 +12,6 @@
 /* ---- the rows ----------------------------------------------------------------------------------
  */
 
-static const char *column_text(sqlite3_stmt *s, int column)
-{
-    const char *text = (const char *)sqlite3_column_text(s, column);
-    return text == NULL ? "" : text;
-}
-
 static size_t keep_text(struct query_table *t, const char *value)
 {
     size_t offset = t->text.length;
@@ -46,7 +40,7 @@ static status add_row(struct query_table *t, sqlite3_stmt *s)
         row[i].number = sqlite3_column_double(s, column);
         row[i].text = 0;
         if (row[i].type != SQLITE_FLOAT && row[i].type != SQLITE_NULL)
-            row[i].text = keep_text(t, column_text(s, column));
+            row[i].text = keep_text(t, database_column_text(s, column));
     }
 done:
     return result;

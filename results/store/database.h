@@ -18,6 +18,7 @@
 #include "base/status.h"
 
 #include <sqlite3.h>
+#include <stdio.h>
 
 enum {
     DATABASE_APPLICATION_ID = 0x474c6167, /* "GLag" */
@@ -48,6 +49,18 @@ void database_close(sqlite3 **db);
  * to do; `doing` completes "could not …". STOPPED: the statement or the wait for a lock was stopped
  * on request. */
 status database_check(sqlite3 *db, int code, const char *doing) MUST_CHECK;
+
+/* The text of a column; "" for NULL. Valid until the next step. */
+static inline const char *database_column_text(sqlite3_stmt *s, int column)
+{
+    const char *text = (const char *)sqlite3_column_text(s, column);
+    return text != NULL ? text : "";
+}
+/* The same into `out`, cut to `room` bytes. */
+static inline void database_copy_text(sqlite3_stmt *s, int column, char *out, size_t room)
+{
+    snprintf(out, room, "%s", database_column_text(s, column));
+}
 status database_execute(sqlite3 *db, const char *sql, const char *doing) MUST_CHECK;
 status database_prepare(sqlite3 *db, sqlite3_stmt **out, const char *sql) MUST_CHECK;
 /* Whether the last error of this connection was a full disk. */

@@ -99,12 +99,6 @@ static bool is_gone(const struct identity *self, const struct identity *runner,
     return true;
 }
 
-static void copy_column(sqlite3_stmt *s, int column, char *out, size_t room)
-{
-    const char *text = (const char *)sqlite3_column_text(s, column);
-    snprintf(out, room, "%s", text != NULL ? text : "");
-}
-
 static void add(struct gone_runs *gone, int64_t id, const char *heard_at, const char *why)
 {
     if (gone->count == gone->capacity) {
@@ -134,12 +128,12 @@ status run_owner_find_gone(sqlite3 *db, struct gone_runs *out)
         "coalesce(progress ->> '$.at', started_at) AS heard_at FROM main.run) "
         "WHERE status IN ('queued', 'running') AND runner IS NOT NULL"));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        copy_column(s, 1, runner.host, sizeof runner.host);
-        copy_column(s, 2, runner.boot, sizeof runner.boot);
-        copy_column(s, 3, runner.namespace, sizeof runner.namespace);
+        database_copy_text(s, 1, runner.host, sizeof runner.host);
+        database_copy_text(s, 2, runner.boot, sizeof runner.boot);
+        database_copy_text(s, 3, runner.namespace, sizeof runner.namespace);
         runner.pid = sqlite3_column_int64(s, 4);
         runner.started = sqlite3_column_int64(s, 5);
-        copy_column(s, 6, heard_at, sizeof heard_at);
+        database_copy_text(s, 6, heard_at, sizeof heard_at);
         double silent_s = heard_at[0] != '\0' ? sqlite3_column_double(s, 7) : NAN;
         if (is_gone(&self, &runner, heard_at, silent_s, why))
             add(out, sqlite3_column_int64(s, 0), heard_at, why);
