@@ -23,7 +23,7 @@ static status open_evaluation(struct sync_metrics *r)
     const unsigned processors = communicator_processors(c);
 
     r->evaluators = c->size < processors ? c->size : processors;
-    if (c->kind->exchanges_nothing || r->o->first_evaluates)
+    if (c->kind->exchanges_nothing || r->o->rank0_evaluates)
         r->evaluators = 1; /* other ranks have other parameters */
     TRY(communicator_broadcast(c, &r->evaluators, sizeof r->evaluators, 0));
     r->batches = worker_evaluation_batches(r->o->worker);

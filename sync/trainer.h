@@ -19,7 +19,7 @@ struct sync_trainer_options {
     struct training_hooks hooks;        /* rank 0 uses all; every rank reads `stop` */
     recorder *recorder;                 /* on rank 0; NULL elsewhere */
     const struct training_state *start; /* on rank 0: the checkpoint to resume; else NULL */
-    bool first_evaluates; /* a pipeline: only rank 0 has all parameters, so it evaluates alone */
+    bool rank0_evaluates; /* a pipeline: only rank 0 has all parameters, so it evaluates alone */
 };
 
 static inline unsigned sync_trainer_ranks(const struct sync_trainer_options *o)

@@ -130,8 +130,13 @@ void communicator_add_network(const communicator *c, struct text *out)
         text_add(out, "; MPI_Iallreduce of %zu KiB at a time", c->bucket * sizeof(float) / 1024);
         return;
     }
-    const char *copies = getenv("OMPI_MCA_btl_vader_single_copy_mechanism");
-    text_add(out, "; one MPI_Allreduce, btl_vader_single_copy_mechanism=%s",
+    static const char open_mpi[] = "Open MPI v"; /* from version 5 on smsc decides about copies */
+    const char *version = sync_library_version();
+    const bool newer = strncmp(version, open_mpi, strlen(open_mpi)) == 0 &&
+                       strtol(version + strlen(open_mpi), NULL, 10) >= 5;
+    const char *copies =
+        getenv(newer ? "OMPI_MCA_smsc" : "OMPI_MCA_btl_vader_single_copy_mechanism");
+    text_add(out, "; one MPI_Allreduce, %s=%s", newer ? "smsc" : "btl_vader_single_copy_mechanism",
              copies != NULL ? copies : "(default)");
 }
 

@@ -57,8 +57,10 @@ static void choose_copies(void)
 {
     char from = 1, to = 0;
     const struct iovec there = {&from, 1}, here = {&to, 1};
-    if (process_vm_readv(getpid(), &here, 1, &there, 1, 0) != 1)
-        setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+    if (process_vm_readv(getpid(), &here, 1, &there, 1, 0) != 1) {
+        setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); /* Open MPI 4 */
+        setenv("OMPI_MCA_smsc", "^cma", 0);                            /* Open MPI 5 */
+    }
 }
 
 /* Slurm: a step on one node. */
@@ -216,11 +218,13 @@ done:
 status sync_compare(const char *own, double limit_s, char **first, unsigned *other)
 {
     status result = OK;
-    uint64_t bytes = strlen(own) + 1;
-    int rank, differs;
+    static uint64_t bytes; /* static: a late rank may still write there after a timeout */
+    static int differs;
+    int rank;
     MPI_Request request;
 
     *first = NULL;
+    bytes = strlen(own) + 1;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     TRY(broadcast_first(&bytes, sizeof bytes, limit_s));
     TRY(memory_new(first, bytes, 1, SETTINGS));
@@ -234,6 +238,8 @@ status sync_compare(const char *own, double limit_s, char **first, unsigned *oth
     TRY(wait_until(&request, limit_s, SETTINGS));
     *other = (unsigned)differs;
 done:
+    if (result != OK)
+        *first = NULL; /* not freed: it may still arrive */
     return result;
 }
 

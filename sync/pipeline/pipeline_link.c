@@ -251,6 +251,13 @@ status link_notes(struct pipeline_link *l, float *notes)
     return result;
 }
 
+enum { PIECE = 1 << 30 }; /* floats; MPI counts in int */
+
+static int piece_of(size_t count, size_t at)
+{
+    return (int)(count - at < PIECE ? count - at : PIECE);
+}
+
 status link_collect(struct pipeline_link *l, const float *own, size_t count, float *whole,
                     const size_t *offsets, const size_t *counts)
 {
@@ -260,15 +267,17 @@ status link_collect(struct pipeline_link *l, const float *own, size_t count, flo
     if (l->c->rank == 0)
         memcpy(whole + offsets[0], own, count * sizeof *own);
     for (unsigned k = 1; l->c->rank == 0 && k < l->stages; k++) {
-        TRY(ranks_check(MPI_Irecv(whole + offsets[k], (int)counts[k], MPI_FLOAT, (int)k,
-                                  TAG_COLLECT, l->c->ranks->world, &request),
-                        what));
-        TRY(wait_for(l, k, &request, what));
+        for (size_t at = 0; at < counts[k]; at += PIECE) {
+            TRY(ranks_check(MPI_Irecv(whole + offsets[k] + at, piece_of(counts[k], at), MPI_FLOAT,
+                                      (int)k, TAG_COLLECT, l->c->ranks->world, &request),
+                            what));
+            TRY(wait_for(l, k, &request, what));
+        }
     }
-    if (l->replica == 0 && l->stage > 0) {
-        TRY(ranks_check(
-            MPI_Isend(own, (int)count, MPI_FLOAT, 0, TAG_COLLECT, l->c->ranks->world, &request),
-            what));
+    for (size_t at = 0; l->replica == 0 && l->stage > 0 && at < count; at += PIECE) {
+        TRY(ranks_check(MPI_Isend(own + at, piece_of(count, at), MPI_FLOAT, 0, TAG_COLLECT,
+                                  l->c->ranks->world, &request),
+                        what));
         TRY(wait_for(l, 0, &request, "rank 0 to take the parameters"));
     }
 done:

@@ -311,7 +311,7 @@ status pipeline_trainer_run(const struct sync_trainer_options *o, struct trainin
     struct sync_trainer_options own = *o;
 
     *out = (struct training_outcome){0};
-    own.first_evaluates = true;
+    own.rank0_evaluates = true;
     TRY(loop_open(&l, &own));
     TRY(sync_metrics_begin(&l.report));
     while (l.p.kind->flushes && l.samples < l.length.total_samples && !l.stopped)
