@@ -482,6 +482,7 @@ void core_decide(server_core *c, struct member *member)
     enum consistency_decision decision = policy->arrive == NULL
                                              ? CONSISTENCY_HOLD
                                              : policy->arrive(c->consistency.parameters, &view);
+    REQUIRE(decision != CONSISTENCY_DROP || policy->drops);
     if (decision == CONSISTENCY_TAKE)
         take(c, member);
     else if (decision == CONSISTENCY_DROP)

@@ -125,11 +125,11 @@ status slices_check(const options *o)
     status result = OK;
     const struct consistency_policy *policy =
         (const struct consistency_policy *)chosen(&consistency_registry, o, "consistency");
-    const struct damping_rule *damping =
-        (const struct damping_rule *)chosen(&damping_registry, o, "damping");
     const struct correction_rule *correction =
         (const struct correction_rule *)chosen(&correction_registry, o, "correction");
-    const bool torn = !reads_snapshots(o), drops_stale = policy->never_stale && !policy->even;
+    const bool torn = !reads_snapshots(o);
+    struct damping damping;
+    TRY(damping_open(&damping, o));
     const struct {
         bool wrong;
         const char *key, *because, *instead;
@@ -140,7 +140,7 @@ status slices_check(const options *o)
          "must skip whole gradients, but each server sees one slice", "on_nonfinite=stop"},
         {options_real(o, "clip_norm") > 0, "clip_norm",
          "needs the norm of the whole gradient, but each server has one slice", "clip_norm=0"},
-        {damping->needs_norm, "damping",
+        {damping.rule->needs_norm, "damping",
          "needs the norm of the whole gradient, but each server has one slice", "another damping"},
         {correction->adjust != NULL, "correction",
          "measures one momentum of all parameters, but each server has one slice",
@@ -149,9 +149,12 @@ status slices_check(const options *o)
          "computes learning rates from the version that a worker read, but with read=torn a worker "
          "reads several versions",
          "read=snapshot"},
-        {torn && drops_stale, "consistency",
+        {torn && policy->drops, "consistency",
          "drops stale gradients, and with read=torn each server would drop different ones",
          "read=snapshot, or another consistency"},
+        {torn && damping_drops(&damping), "damping",
+         "drops stale gradients, and with read=torn each server would drop different ones",
+         "read=snapshot, or another damping"},
     };
     for (size_t i = 0; i < COUNT_OF(cases) && servers_of(o) > 1; i++) {
         if (cases[i].wrong) {

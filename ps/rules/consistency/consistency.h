@@ -46,7 +46,8 @@ struct consistency_policy {
     /* Every applied gradient has staleness 0. So corrections have no effect, and damping only if
      * its rule has scales_fresh. */
     bool never_stale;
-    bool even; /* every update has one gradient of each worker */
+    bool even;  /* every update has one gradient of each worker */
+    bool drops; /* `arrive` may drop; with read=torn each server would drop different gradients */
     /* The number of groups, 1 … workers. Worker w is in group ⌊w × groups / workers⌋. NULL: 1.
      * Contract: `holds`. */
     unsigned (*groups)(const double *parameters, unsigned workers);

@@ -54,6 +54,7 @@ const struct consistency_policy consistency_backup = {
               "Chen et al. 2016, Revisiting distributed synchronous SGD", parameters_of},
     .holds = true,
     .never_stale = true,
+    .drops = true,
     .per_update = needed,
     .arrive = arrive,
     .apply_now = apply_now,

@@ -49,6 +49,7 @@ const struct consistency_policy consistency_rennala = {
               "Tyurin, Richtarik 2023, Optimal time complexities of parallel SGD", parameters_of},
     .takes = true,
     .never_stale = true,
+    .drops = true,
     .per_update = per_update,
     .arrive = arrive,
     .apply_now = apply_now,

@@ -70,6 +70,11 @@ void damping_observe(struct damping *d, unsigned worker, uint64_t staleness, dou
     }
 }
 
+bool damping_drops(const struct damping *d)
+{
+    return d->rule->drops != NULL && d->rule->drops(d->parameters);
+}
+
 double damping_scale(const struct damping *d, const struct damping_input *input, bool *drop)
 {
     struct damping_input seen = *input;
@@ -77,5 +82,6 @@ double damping_scale(const struct damping *d, const struct damping_input *input,
     *drop = false;
     double scale = d->rule->scale == NULL ? 1 : d->rule->scale(d->parameters, &seen, drop);
     REQUIRE(isfinite(scale) && scale >= 0);
+    REQUIRE(!*drop || damping_drops(d));
     return *drop ? 0 : scale;
 }

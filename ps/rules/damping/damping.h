@@ -44,7 +44,10 @@ struct damping_rule {
     bool needs_history;
     bool scales_fresh;      /* s(0) may differ from 1 */
     bool equalizes_workers; /* compensates for workers whose gradients are applied more often */
-    /* Returns s(τ) ≥ 0, finite. May set *drop to true. NULL: s = 1. */
+    /* Whether `scale` may drop; with read=torn each server would drop different gradients. NULL:
+     * false. */
+    bool (*drops)(const double parameters[DAMPING_PARAMETERS]);
+    /* Returns s(τ) ≥ 0, finite. Sets *drop to true only if `drops` is true. NULL: s = 1. */
     double (*scale)(const double parameters[DAMPING_PARAMETERS], const struct damping_input *input,
                     bool *drop);
 };
@@ -61,6 +64,8 @@ status damping_open(struct damping *out, const options *o) MUST_CHECK;
 status damping_allocate(struct damping *d, unsigned workers) MUST_CHECK;
 void damping_close(struct damping *d);
 
+/* Whether this rule with these options may drop gradients. */
+bool damping_drops(const struct damping *d);
 /* Adds a gradient to the history. Call it once for each gradient, before damping_scale. */
 void damping_observe(struct damping *d, unsigned worker, uint64_t staleness, double compute_us);
 /* Returns the scale, or 0 with *drop set. Ignores input->history and uses its own. */

@@ -17,6 +17,11 @@ static double scale(const double *parameters, const struct damping_input *input,
     return *drop ? 0 : 1;
 }
 
+static bool drops(const double *parameters UNUSED)
+{
+    return true;
+}
+
 static const struct option parameters_of[] = {
     {.key = "damping.after",
      .type = OPTION_INTEGER,
@@ -29,5 +34,6 @@ static const struct option parameters_of[] = {
 
 const struct damping_rule damping_cutoff = {
     .about = {"cutoff", "gradients beyond a staleness are dropped", NULL, parameters_of},
+    .drops = drops,
     .scale = scale,
 };

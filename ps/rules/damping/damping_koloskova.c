@@ -22,13 +22,18 @@
  */
 #include "ps/rules/damping/damping.h"
 
+static bool drops(const double *parameters)
+{
+    return parameters[1] != 0;
+}
+
 static double scale(const double *parameters, const struct damping_input *input, bool *drop)
 {
     double concurrency = parameters[0] > 0 ? parameters[0] : (double)input->concurrency;
     double staleness = (double)input->staleness;
     if (staleness <= concurrency)
         return 1;
-    *drop = parameters[1] != 0;
+    *drop = drops(parameters);
     return *drop ? 0 : 1 / staleness;
 }
 
@@ -52,5 +57,6 @@ const struct damping_rule damping_koloskova = {
     .about = {"koloskova", "1 up to the concurrency, then 1 / staleness or dropped",
               "Koloskova, Stich, Jaggi 2022, Sharper convergence guarantees for asynchronous SGD",
               parameters_of},
+    .drops = drops,
     .scale = scale,
 };

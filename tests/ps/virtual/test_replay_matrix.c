@@ -52,9 +52,11 @@ static const struct matrix_place places[] = {
 static bool can_be_there(const struct combination *c, const struct matrix_place *at)
 {
     bool torn = at->read != NULL && strcmp(at->read, "torn") == 0;
-    bool drops_stale = c->policy->never_stale && !c->policy->even;
+    static const double initial[DAMPING_PARAMETERS] = {0}; /* damping.drop=0 */
+    bool drops =
+        c->policy->drops || (c->damping->drops != NULL && c->damping->drops(initial));
     bool whole = c->damping->needs_norm || c->correction->adjust != NULL;
-    return at->servers == 1 || !(whole || (torn && (drops_stale || c->outer != NULL)));
+    return at->servers == 1 || !(whole || (torn && (drops || c->outer != NULL)));
 }
 
 static bool is_run(const struct combination *c, const struct matrix_place *at)

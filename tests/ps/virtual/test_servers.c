@@ -267,7 +267,9 @@ static void every_rule_replays_with_several_servers(void **state)
     static const char *const reads[] = {"read=torn", "read=snapshot"};
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
         /* They are refused with torn reads, see below. */
-        bool whole = strstr(rules[i], "backup") != NULL || strstr(rules[i], "rennala") != NULL;
+        static const char dropping[] =
+            "consistency=backup consistency=rennala consistency=ringmaster damping=cutoff";
+        bool whole = strstr(dropping, rules[i]) != NULL;
         assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "servers=3", rules[i],
                                  reads[whole ? 1 : i % COUNT_OF(reads)], "crash.mtbf_s=0.3",
                                  "crash.down_s=0.1"),
@@ -311,10 +313,15 @@ static void what_several_servers_cannot_do_is_a_usage_error(void **state)
     process_expect_error(r, "read=torn");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "servers=2", "mode=sync"), ERROR_USAGE);
     process_expect_error(r, "servers=2");
-    static const char *const torn[] = {"consistency=backup", "consistency=rennala"};
+    static const char *const torn[][2] = {{"consistency=backup"},
+                                          {"consistency=rennala"},
+                                          {"consistency=ringmaster"},
+                                          {"damping=cutoff"},
+                                          {"damping=koloskova", "damping.drop=1"}};
     for (size_t i = 0; i < COUNT_OF(torn); i++) {
-        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "read=torn", torn[i]),
-                         ERROR_USAGE);
+        assert_int_equal(
+            RIG_RUN(r, "run", VIRTUAL, "servers=2", "read=torn", torn[i][0], torn[i][1]),
+            ERROR_USAGE);
         process_expect_error(r, "read=snapshot");
     }
     static const char *const whole[] = {"clip_norm=1", "damping=trim",
