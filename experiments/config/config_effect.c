@@ -478,6 +478,12 @@ done:
     return result;
 }
 
+/* With on_lost=continue lost workers are started again, and the run itself goes on. */
+static bool restarts_from_checkpoint(const options *o)
+{
+    return options_integer(o, "restarts") > 0 && strcmp(options_text(o, "on_lost"), "stop") == 0;
+}
+
 /* A key without effect is an error, so that a comparison really varies what it seems to vary. */
 status config_check_replay(const options *o)
 {
@@ -500,7 +506,7 @@ status config_check_replay(const options *o)
     }
     if (strcmp(options_text(o, "mode"), "async") == 0) {
         TRY(check_correction(o));
-        if (!options_is_initial(o, "resume"))
+        if (!options_is_initial(o, "resume") || restarts_from_checkpoint(o))
             TRY(resume_check(o));
         TRY(outer_open(&outer, o, (unsigned)options_integer(o, "workers")));
         TRY(local_steps_check(o));

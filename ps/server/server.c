@@ -8,7 +8,6 @@
 #include "ps/server/server_state.h"
 
 #include "ps/rules/outer/outer.h"
-#include "ps/server/resume.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -90,10 +89,8 @@ done:
     return result;
 }
 
-static status resume(struct server *s, const struct training_state *start)
+static void resume(struct server *s, const struct training_state *start)
 {
-    status result = OK;
-    TRY(resume_check(s->o->settings));
     REQUIRE(start->batches != NULL); /* the core has been opened with it */
     s->before_ns = (uint64_t)(start->seconds * 1e9);
     s->tally.loss_sum = start->loss_sum;
@@ -101,8 +98,6 @@ static status resume(struct server *s, const struct training_state *start)
     s->sent_bytes = start->sent_bytes * server_share(s);
     while (s->checkpoint_samples > 0 && s->next_checkpoint <= start->samples)
         s->next_checkpoint += s->checkpoint_samples;
-done:
-    return result;
 }
 
 /* More messages than the protocol has under way to one peer: two releases with all chunks of the
@@ -154,7 +149,7 @@ static status server_open(struct server *s, const struct ps_server_options *o)
         s->peers[w].life.pidfd = s->peers[w].former_pidfd = -1;
     TRY(open_core(s));
     if (o->start != NULL)
-        TRY(resume(s, o->start));
+        resume(s, o->start);
     TRY(probe_open(&s->probe, o->settings, o->count));
     REQUIRE(s->probe.every == 0 || o->hooks.gradient != NULL);
     s->wake_fd = epoll_create1(EPOLL_CLOEXEC);

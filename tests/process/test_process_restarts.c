@@ -317,7 +317,7 @@ static void an_asynchronous_run_that_cannot_start_is_not_started_again(void **st
     process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "failed");
 }
 
-static void restarts_without_a_checkpoint_are_refused(void **state)
+static void restarts_that_cannot_resume_are_refused(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "restarts=1"), ERROR_USAGE);
@@ -327,6 +327,20 @@ static void restarts_without_a_checkpoint_are_refused(void **state)
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "restarts=1", "mode=pipeline", "workers=2",
                              "checkpoint=a.safetensors"),
                      ERROR_USAGE);
+    static const char *const cannot_resume[][2] = {
+        {"outer=easgd", "optimizer=sgd"},
+        {"correction=closed-loop-momentum", "optimizer=momentum"},
+        {"servers=2", "read=torn"}};
+    for (size_t i = 0; i < COUNT_OF(cannot_resume); i++) {
+        const char *a = cannot_resume[i][0], *b = cannot_resume[i][1];
+        assert_int_equal(
+            RIG_RUN(r, "run", RIG_SMALL, "restarts=1", "checkpoint=at-{run}.safetensors", a, b),
+            ERROR_USAGE);
+        process_expect_error(r, "restarts");
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "restarts=1", "on_lost=continue",
+                                 "checkpoint=at-{run}.safetensors", a, b),
+                         OK);
+    }
 }
 
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
@@ -345,7 +359,7 @@ int main(void)
         PROCESS_TEST(an_asynchronous_run_that_cannot_start_is_not_started_again),
         PROCESS_TEST(restarted_servers_get_their_workers_back),
         PROCESS_TEST(workers_wait_timeout_s_for_a_restarted_server),
-        PROCESS_TEST(restarts_without_a_checkpoint_are_refused),
+        PROCESS_TEST(restarts_that_cannot_resume_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
