@@ -40,7 +40,7 @@ const struct correction_rule outer_from_now = {
 /* ---- settings ------------------------------------------------------------------------------ */
 
 /* An elastic exchange moves worker and server by the same amount in one event. */
-static status check_elastic(const options *o, const char *name, enum optimizer_form local)
+static status check_elastic(const options *o, const char *name, const struct optimizer_rule *local)
 {
     status result = OK;
     struct consistency consistency;
@@ -65,11 +65,17 @@ static status check_elastic(const options *o, const char *name, enum optimizer_f
              "pushes would be skipped; set on_nonfinite=stop",
              name);
     }
-    if (local != OPTIMIZER_SGD && local != OPTIMIZER_NESTEROV) {
+    if (local->form != OPTIMIZER_SGD && local->form != OPTIMIZER_NESTEROV) {
         FAIL(ERROR_USAGE,
              "outer=%s does not support optimizer=%s, which its paper does not define; set "
              "optimizer=sgd (EASGD) or optimizer=nesterov (EAMSGD)",
              name, options_text(o, "optimizer"));
+    }
+    if (local->rate_inside) {
+        FAIL(ERROR_USAGE,
+             "with outer=%s the learning rate is always inside the velocity, as in its paper, so "
+             "optimizer.momentum_correction=false has no effect; leave it out",
+             name);
     }
 done:
     return result;
@@ -100,7 +106,7 @@ static status check(const options *o, const struct outer_rule *rule)
              name, options_text(o, "correction"));
     }
     if (rule->elastic)
-        TRY(check_elastic(o, name, local.form));
+        TRY(check_elastic(o, name, &local));
 done:
     return result;
 }

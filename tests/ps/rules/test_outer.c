@@ -472,6 +472,14 @@ static void settings_that_an_outer_rule_excludes_are_refused_by_name(void **stat
     expect_refused("outer=easgd", "optimizer=momentum");
     expect_refused("outer=easgd", "optimizer=adamw");
     expect_refused("outer=sgd", "optimizer=lars");
+    struct outer outer;
+    options *o = NULL;
+    assert_int_equal(core_rig_settings(&o, RIG("optimizer=nesterov", "outer=easgd",
+                                               "optimizer.momentum_correction=false")),
+                     OK);
+    assert_int_equal(outer_open(&outer, o, 2), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "optimizer.momentum_correction"));
+    options_close(&o);
 }
 
 int main(void)
