@@ -230,7 +230,7 @@ done:
 }
 
 /* The same message was lost LOST_MAX times, on its way to the server or from the server. */
-static status give_up(const connection *c, const char *what, const char *way)
+static status give_up(const connection *c, const char *what, size_t size, const char *way)
 {
     return error_set(
         ERROR_PEER, __FILE__, __LINE__,
@@ -238,8 +238,7 @@ static status give_up(const connection *c, const char *what, const char *way)
         "row on its way %s the server at %s: the connection broke each time. Does a "
         "firewall or proxy, or another version of gradlag or ZeroMQ at one end, refuse "
         "such frames? Try the same run on one host",
-        c->worker, what, (double)c->count * sizeof(float) / (1 << 20), WIRE_CHUNK_BYTES, LOST_MAX,
-        way, c->endpoint);
+        c->worker, what, (double)size / (1 << 20), WIRE_CHUNK_BYTES, LOST_MAX, way, c->endpoint);
 }
 
 /* A pong that answers a ping sent before the last attempt says nothing about that attempt. */
@@ -249,11 +248,12 @@ static status on_pong(connection *c, const struct wire_message *m)
         return OK;
     if (c->next > 0 && m->pong.next == c->next - 1) {
         if (++c->push_lost == LOST_MAX)
-            return give_up(c, "a gradient", "to");
+            return give_up(c, "a gradient",
+                           c->code.bytes != NULL ? c->code.size : c->count * sizeof(float), "to");
         send_push(c);
     } else if (m->pong.next == c->next && m->pong.released != 0) {
         if (++c->release_lost == LOST_MAX)
-            return give_up(c, "a release", "from");
+            return give_up(c, "a release", pull_code_bytes(&c->pull, c->count), "from");
         c->announced = false;
         struct wire_message pull = message_of(c, WIRE_PULL);
         send_message(c, &pull);
@@ -335,7 +335,9 @@ static status check_server(connection *c)
 {
     status result = OK;
     const uint64_t now = clock_ns(), beat_ns = heartbeat_answer_ns(c->heartbeat);
-    char name[160], why[LIVENESS_WHY_BYTES];
+    char name[160], why[LIVENESS_WHY_BYTES], limit[32] = "timeout_s";
+    if (c->silence_ms != c->timeout_ms)
+        snprintf(limit, sizeof limit, "%d times timeout_s", LIVENESS_FACTOR);
     /* A pause of this process is mostly a pause of the server, too: see server_was_away(). */
     if (liveness_ms(c->checked_ns, now) > c->timeout_ms / 2)
         c->heard_ns = now;
@@ -347,9 +349,9 @@ static status check_server(connection *c)
     if (liveness_is_lost(&c->server, name, c->silence_ms, now, why)) {
         if (!c->welcomed)
             FAIL(ERROR_PEER,
-                 "no server at %s has answered for %.1f s (timeout_s): is the server running, and "
+                 "no server at %s has answered for %.1f s (limit: %s): is the server running, and "
                  "is the endpoint right?%s",
-                 c->endpoint, (double)liveness_ms(c->server.heard_ns, now) * 1e-3,
+                 c->endpoint, (double)liveness_ms(c->server.heard_ns, now) * 1e-3, limit,
                  channel_address_hint(c->endpoint));
         FAIL(ERROR_PEER, "%s %s", name, why);
     }

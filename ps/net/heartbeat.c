@@ -43,11 +43,11 @@ static void *run(void *argument)
 {
     heartbeat *h = argument;
     struct timespec when;
-    clock_gettime(CLOCK_MONOTONIC, &when);
     pthread_mutex_lock(&h->lock);
     while (!h->stop) {
         pthread_mutex_unlock(&h->lock);
         receive_and_ping(h);
+        clock_gettime(CLOCK_MONOTONIC, &when); /* after a SIGSTOP, missed pings are left out */
         pthread_mutex_lock(&h->lock);
         add_ms(&when, h->interval_ms);
         while (!h->stop && pthread_cond_timedwait(&h->stop_wanted, &h->lock, &when) != ETIMEDOUT)
