@@ -19,8 +19,8 @@ enum push_outcome { /* stored as text: "applied", … */
                     PUSH_APPLIED,
                     PUSH_AGGREGATED, /* held, applied with others in one update */
                     PUSH_DROPPED_STALE,
-                    PUSH_DROPPED_LATE,   /* the update or the run it was for had already ended */
-                    PUSH_NOT_FINITE = 5, /* 4 is unused */
+                    PUSH_DROPPED_LATE, /* the update or the run it was for had already ended */
+                    PUSH_NOT_FINITE,
 };
 
 /* Why a gradient was not used; stored as text. */

@@ -72,6 +72,9 @@ struct server_push {
     double cosine;
 };
 
+/* The most gradients that on_nonfinite=skip leaves out without an update in between. */
+enum { SERVER_CORE_SKIPS = 10 };
+
 enum server_action_kind {
     SERVER_RELEASE,  /* release `worker` with `version` in `slot`. record.waited_for: the worker
                         whose event released it, if that is another one; the record of its next push

@@ -146,9 +146,8 @@ static void end_diverged(server_core *c)
 
 void core_reject_not_finite(server_core *c, struct member *culprit, enum push_reason reason)
 {
-    enum { MAX_SKIPPED = 10 }; /* without an update in between */
     count_staleness(c, culprit);
-    bool skips = c->may_skip && reason != PUSH_BAD_UPDATE && ++c->skipped_last <= MAX_SKIPPED;
+    bool skips = c->may_skip && reason != PUSH_BAD_UPDATE && ++c->skipped_last <= SERVER_CORE_SKIPS;
     emit_record(c, record_of(culprit), PUSH_NOT_FINITE, reason);
     core_stop_reading(c, culprit, MEMBER_READY);
     if (!skips)

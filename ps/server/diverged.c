@@ -22,6 +22,14 @@ void diverged_describe(const struct push_record *culprit, const struct diverged_
                             ? "not finite, or too large to be squared"
                             : "not finite";
     static const char advice[] = "lower lr, or damp stale gradients";
+    if (where->skips && culprit->reason != PUSH_BAD_UPDATE) {
+        snprintf(out, WIRE_TEXT_BYTES,
+                 "the %s of worker %u is %s (push %" PRIu64 ", of version %" PRIu64
+                 "); on_nonfinite=skip left out %d before it without an update: %s",
+                 what_of(culprit), culprit->worker, wrong, culprit->sequence, culprit->read_version,
+                 SERVER_CORE_SKIPS, advice);
+        return;
+    }
     if (where->servers == 1 || culprit->reason == PUSH_BAD_LOSS) {
         snprintf(out, WIRE_TEXT_BYTES,
                  "the %s of worker %u is %s (its push %" PRIu64 ", computed at version %" PRIu64

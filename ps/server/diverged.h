@@ -8,6 +8,7 @@
 struct diverged_where { /* server `server` of `servers` has parameters [begin, begin + count) */
     unsigned servers, server;
     size_t begin, count;
+    bool skips; /* on_nonfinite=skip; then there is one server */
 };
 
 /* For SERVER_DIVERGED at one server: which worker's number it was, where, and what to do. The text

@@ -215,8 +215,7 @@ static void on_record(struct server *s, struct follower *f, const struct push_re
 {
     struct push_record row = *r;
     row.server = number_of(s, f);
-    bool known =
-        row.outcome <= PUSH_NOT_FINITE && row.outcome != 4 && row.reason <= PUSH_BAD_UPDATE;
+    bool known = row.outcome <= PUSH_NOT_FINITE && row.reason <= PUSH_BAD_UPDATE;
     if (!known || row.worker >= s->workers)
         leader_lose_follower(s, f, ERROR_PROTOCOL,
                              "sent a record with an unknown outcome or worker");

@@ -61,7 +61,8 @@ static void perform_evaluate(struct server *s, const struct server_action *a)
 static void perform_diverged(struct server *s, const struct server_action *a)
 {
     char why[WIRE_TEXT_BYTES];
-    const struct diverged_where here = {s->servers, s->o->server, s->begin, s->count};
+    const struct diverged_where here = {s->servers, s->o->server, s->begin, s->count,
+                                        s->tally.skips};
     diverged_describe(&a->record, &here, why);
     server_fail(s, ERROR_DIVERGED, "%s", why);
 }

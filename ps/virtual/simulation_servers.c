@@ -126,7 +126,7 @@ status servers_diverged(const simulation *s, unsigned server, const struct push_
     status result = OK;
     char why[WIRE_TEXT_BYTES];
     const struct host *h = &s->hosts[server];
-    const struct diverged_where here = {s->servers, server, h->begin, h->count};
+    const struct diverged_where here = {s->servers, server, h->begin, h->count, s->tally.skips};
     diverged_describe(culprit, &here, why);
     FAIL(ERROR_DIVERGED, "%s", why);
 done:

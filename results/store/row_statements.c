@@ -129,7 +129,7 @@ static const char *const reasons[] = {
     [PUSH_BAD_UPDATE] = "update",
 };
 
-/* The index of `name` in a table with gaps; -1: not found. */
+/* The index of `name`, which may be NULL, in a table; -1: not found. */
 static int index_of(const char *const *names, size_t count, const char *name)
 {
     for (size_t i = 0; i < count; i++)

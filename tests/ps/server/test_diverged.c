@@ -11,7 +11,8 @@
 #include "ps/server/diverged.h"
 #include "tests/ps/server/ps_rig.h"
 
-static const struct diverged_where ONE_SERVER = {1, 0, 0, 100}, SLICE = {3, 1, 34, 33};
+static const struct diverged_where ONE_SERVER = {1, 0, 0, 100, false},
+                                   SKIPPING = {1, 0, 0, 100, true}, SLICE = {3, 1, 34, 33, false};
 
 static const char *described(enum push_reason reason, double norm,
                              const struct diverged_where *where)
@@ -32,7 +33,7 @@ static void the_message_names_worker_push_version_and_slice(void **state UNUSED)
     } cases[] = {
         {PUSH_BAD_GRADIENT, INFINITY, &ONE_SERVER}, {PUSH_BAD_GRADIENT, 1e25, &ONE_SERVER},
         {PUSH_BAD_UPDATE, 1, &ONE_SERVER},          {PUSH_BAD_LOSS, NAN, &ONE_SERVER},
-        {PUSH_BAD_GRADIENT, NAN, &SLICE},
+        {PUSH_BAD_GRADIENT, NAN, &SLICE},           {PUSH_BAD_GRADIENT, NAN, &SKIPPING},
     };
     static const char *const names[] = {"worker 2", "5", "40", "lr"};
     char text[COUNT_OF(cases)][WIRE_TEXT_BYTES];
@@ -46,6 +47,9 @@ static void the_message_names_worker_push_version_and_slice(void **state UNUSED)
     rig_expect_named(text[4], "server 1");
     rig_expect_named(text[4], "34");
     rig_expect_named(text[4], "66");
+    rig_expect_named(text[5], "on_nonfinite=skip");
+    rig_expect_named(text[5], "10");
+    assert_null(strstr(described(PUSH_BAD_UPDATE, NAN, &SKIPPING), "on_nonfinite=skip"));
 }
 
 /* A loss is the same at all servers. */
@@ -61,10 +65,11 @@ static void the_longest_text_fits_into_a_message(void **state UNUSED)
                                         .read_version = 999999,
                                         .reason = PUSH_BAD_GRADIENT,
                                         .gradient_norm = NAN};
-    const struct diverged_where where = {64, 63, 3000000, 4999999};
+    const struct diverged_where where = {64, 63, 3000000, 4999999, false};
     char text[WIRE_TEXT_BYTES];
     diverged_describe(&culprit, &where, text);
     assert_true(strlen(text) < WIRE_TEXT_BYTES - 1);
+    assert_true(strlen(described(PUSH_BAD_GRADIENT, 1e25, &SKIPPING)) < WIRE_TEXT_BYTES - 20);
 }
 
 int main(void)

@@ -177,7 +177,7 @@ static void lost_tail(struct ps_servers_puppet *p)
 
 static void unknown_outcome(struct ps_servers_puppet *p)
 {
-    p->m.record = (struct push_record){.outcome = (enum push_outcome)4};
+    p->m.record = (struct push_record){.outcome = (enum push_outcome)(PUSH_NOT_FINITE + 1)};
     puppet_send(p, WIRE_RECORD);
 }
 

@@ -53,8 +53,7 @@ static bool can_be_there(const struct combination *c, const struct matrix_place 
 {
     bool torn = at->read != NULL && strcmp(at->read, "torn") == 0;
     static const double initial[DAMPING_PARAMETERS] = {0}; /* damping.drop=0 */
-    bool drops =
-        c->policy->drops || (c->damping->drops != NULL && c->damping->drops(initial));
+    bool drops = c->policy->drops || (c->damping->drops != NULL && c->damping->drops(initial));
     bool whole = c->damping->needs_norm || c->correction->adjust != NULL;
     return at->servers == 1 || !(whole || (torn && (drops || c->outer != NULL)));
 }
