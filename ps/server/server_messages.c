@@ -15,8 +15,8 @@ enum { FORMER_MS = 2000 }; /* the time a lost process has to end before a succes
 /* ---- joining -------------------------------------------------------------------------------- */
 
 /* A worker that was lost but still runs (stopped, hanging) maps the memory of its gradient, and
- * writes to it when it wakes. So no other worker gets its place before it has ended. True: not now;
- * a worker sends a hello once a second. */
+ * writes to it when it wakes. So no worker gets its place before its process has ended or said
+ * goodbye (was_on_its_way()). True: not now; a worker sends a hello once a second. */
 static bool former_lives(struct server *s, struct peer *p, const struct channel_received *r)
 {
     char why[WIRE_TEXT_BYTES];
@@ -378,18 +378,22 @@ static void handle_member(struct server *s, const struct channel_received *r)
     }
 }
 
-/* A ping, on the connection for pings, that a goodbye on the other connection has overtaken; or a
- * goodbye that the leader's order to free the place has overtaken. */
-static bool was_on_its_way(const struct server *s, const struct channel_received *r)
+/* Of the last member in this place, which has left or was evicted: a ping on the connection for
+ * pings, or a goodbye, after which it does not write to shared memory any more. */
+static bool was_on_its_way(struct server *s, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
     if (m->run_token != s->o->run_token || m->worker >= s->workers)
         return false;
-    const struct peer *p = &s->peers[m->worker];
-    const bool left = p->state == PEER_GONE || p->state == PEER_LEAVING;
-    const bool ping = m->type == WIRE_PING && !channel_same_id(&p->id, &r->from) && left;
-    const bool goodbye = m->type == WIRE_GOODBYE && !peers_is_member(p) && p->incarnation != 0;
-    return (ping || goodbye) && m->incarnation == p->incarnation;
+    struct peer *p = &s->peers[m->worker];
+    if (peers_is_member(p) || p->incarnation == 0 || m->incarnation != p->incarnation)
+        return false;
+    if (m->type == WIRE_GOODBYE) {
+        peer_process_forget(&p->former_pidfd);
+        p->former = 0;
+        return true;
+    }
+    return m->type == WIRE_PING && !channel_same_id(&p->id, &r->from);
 }
 
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r)

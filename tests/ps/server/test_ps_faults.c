@@ -16,11 +16,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "tests/ps/server/ps_rig.h"
+#include "ps/net/payload.h"
+#include "tests/ps/server/worker_puppet.h"
 #include "tests/results/results_rig.h"
 #include "tests/rigs/scratch.h"
-
-static const uint64_t FOREVER = 1000000000;
 
 /* ---- deaths and silence -------------------------------------------------------------------- */
 
@@ -157,6 +156,50 @@ static void a_lost_worker_that_still_runs_keeps_its_place(void **state UNUSED)
     assert_int_equal(rig_wait(a, 10), OK);
     assert_int_equal(rig_wait(c, 10), OK);
     rig_close(second);
+    rig_close_with(r, o);
+}
+
+/* The process of the evicted worker still runs. Its goodbye says that it does not write to shared
+ * memory any more; pings that are on their way until then are no offences. */
+static void an_evicted_worker_joins_again_after_its_goodbye(void **state UNUSED)
+{
+    char path[64];
+    options *o;
+    struct rig *r = rig_open_with(&o, 2, "10");
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
+    r->results = path;
+    r->total_samples = FOREVER;
+    rig_set(o, "on_lost", "continue");
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1);
+    struct puppet p = puppet_open(r, 1), beat = puppet_open(r, 1);
+    p.m.hello = (struct wire_hello){.count = r->count, .nonce = 1, .pid = (uint32_t)getpid()};
+    payload_host(p.m.hello.host);
+    puppet_send(&p, WIRE_HELLO);
+    puppet_expect(&p, WIRE_WELCOME);
+    p.m.incarnation = beat.m.incarnation = p.got.message.incarnation;
+    p.m.ready.payload = WIRE_PAYLOAD_SHM;
+    puppet_send(&p, WIRE_READY);
+    puppet_expect(&p, WIRE_RELEASE);
+    puppet_send(&p, WIRE_END); /* only a server may */
+    puppet_expect(&p, WIRE_REFUSED);
+    for (int i = 0; i < 5; i++)
+        puppet_send(&beat, WIRE_PING);
+    puppet_send(&beat, WIRE_PULL);
+    puppet_expect(&beat, WIRE_REFUSED); /* the pings have arrived */
+    p.m.text = (struct wire_text){.code = ERROR_PEER};
+    puppet_send(&p, WIRE_GOODBYE);
+    puppet_send(&p, WIRE_PULL);
+    puppet_expect(&p, WIRE_REFUSED); /* the goodbye has arrived */
+    struct puppet again = puppet_join(r, 1);
+    puppet_expect(&again, WIRE_RELEASE);
+    r->stop = 1;
+    assert_int_equal(rig_wait(server, 10), STOPPED);
+    assert_int_equal(rig_wait(a, 10), OK);
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM event WHERE code = 'peer_refused'"), 3);
+    unlink(path);
+    channel_close(&again.channel);
+    channel_close(&beat.channel);
+    channel_close(&p.channel);
     rig_close_with(r, o);
 }
 
@@ -493,6 +536,7 @@ int main(void)
         cmocka_unit_test(a_stopped_worker_is_lost_after_the_timeout),
         cmocka_unit_test(the_silence_limit_holds_also_for_a_worker_that_owes_a_gradient),
         cmocka_unit_test(a_lost_worker_that_still_runs_keeps_its_place),
+        cmocka_unit_test(an_evicted_worker_joins_again_after_its_goodbye),
         cmocka_unit_test(a_step_longer_than_the_timeout_is_not_a_lost_worker),
         RIG_TEST(a_hanging_or_missing_worker_is_lost_after_twenty_times_the_timeout),
         cmocka_unit_test(a_worker_slower_than_the_timeout_is_not_lost_beside_a_fast_one),
