@@ -262,6 +262,7 @@ static bool take_evaluation(struct server *s)
     return true;
 }
 
+/* Its thread may go on reading parameters that a gathering overwrites; its result is not used. */
 static void drop_evaluation(struct server *s)
 {
     s->beside = false;

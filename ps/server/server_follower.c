@@ -69,16 +69,6 @@ static void on_joined(struct server *s, const struct wire_message *m)
             follower_report(s, WIRE_WORKER_READY, w, 0);
 }
 
-/* The event has its place in this server's order now. With read=torn each server has an order of
- * its own, which is recorded. */
-static void record_member_event(struct server *s, unsigned w, enum severity severity,
-                                const char *code)
-{
-    char detail[64];
-    peers_describe(s, w, detail, sizeof detail);
-    server_event_queued(s, severity, code, w, detail);
-}
-
 static void on_push_order(struct server *s, const struct wire_notice *n)
 {
     const struct peer *p = &s->peers[n->worker];
@@ -118,6 +108,7 @@ static void on_order(struct server *s, const struct wire_notice *n)
         fail(s, ERROR_PROTOCOL, "named a worker that this run does not have");
         return;
     }
+    struct peer *p = &s->peers[n->worker];
     if (n->what <= WIRE_ORDER_LOST && s->queue_count == s->queue_size) {
         fail(s, ERROR_PROTOCOL, "ordered more events than its workers can cause");
         return;
@@ -126,14 +117,13 @@ static void on_order(struct server *s, const struct wire_notice *n)
         server_begin(s);
     switch (n->what) {
     case WIRE_ORDER_HELLO:
-        s->peers[n->worker].first_batch = n->sequence;
-        record_member_event(s, n->worker, SEVERITY_INFO, "worker_joined");
+        p->first_batch = n->sequence;
         training_queue(s, EVENT_HELLO, n->worker);
         break;
     case WIRE_ORDER_LOST:
-        if (s->peers[n->worker].entered) {
+        if (p->entered) {
             peers_forget(s, n->worker);
-            record_member_event(s, n->worker, SEVERITY_ERROR, "worker_lost");
+            peers_describe(s, n->worker, p->loss, sizeof p->loss);
         }
         training_queue(s, EVENT_LOST, n->worker);
         break;

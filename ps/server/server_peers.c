@@ -205,30 +205,39 @@ unsigned peers_ready(const struct server *s, unsigned end)
     return ready;
 }
 
-static void record_joined(struct server *s, unsigned w)
+void peers_record_joined(struct server *s, unsigned w)
 {
+    struct peer *p = &s->peers[w];
     char detail[64];
+    if (p->recorded)
+        return;
+    p->recorded = true;
     peers_describe(s, w, detail, sizeof detail);
-    server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
+    server_member_event(s, SEVERITY_INFO, "worker_joined", w, detail);
+}
+
+void peers_record_lost(struct server *s, unsigned w)
+{
+    char *detail = s->peers[w].loss;
+    if (detail[0] != '\0')
+        server_member_event(s, SEVERITY_ERROR, "worker_lost", w, detail);
+    detail[0] = '\0';
 }
 
 /* All workers that are ready get version 0 at the same time. */
 void peers_begin(struct server *s)
 {
     server_begin(s);
-    for (unsigned w = 0; w < s->workers; w++) {
-        const bool ready = peers_is_ready(s, w);
-        if (ready && server_leads(s))
-            record_joined(s, w);
-        training_queue(s, ready ? EVENT_HELLO : EVENT_MISSING, w);
-    }
+    for (unsigned w = 0; w < s->workers; w++)
+        training_queue(s, peers_is_ready(s, w) ? EVENT_HELLO : EVENT_MISSING, w);
 }
 
-/* Followers record what the leader orders. So it records workers when they enter the order. */
+/* Before training begins the row is written at once. Followers record what the leader orders, so
+ * with several servers it is written when the order has the event. */
 void peers_enter(struct server *s, unsigned w)
 {
-    if (s->begun || !server_leads(s))
-        record_joined(s, w);
+    if (!s->begun && !server_leads(s))
+        peers_record_joined(s, w);
     if (s->begun)
         training_queue(s, EVENT_HELLO, w);
     else if (!server_is_over(s) && peers_ready(s, s->o->workers) == s->o->workers)
@@ -259,8 +268,8 @@ void leader_push_complete(struct server *s, unsigned w, unsigned server)
 
 /* ---- losses --------------------------------------------------------------------------------- */
 
-/* Frees the worker's place. True: the worker is known to the core, which must get a lost event. */
-static bool free_place(struct server *s, unsigned w)
+/* Its place stays taken. True: the worker is known to the core, which must get a lost event. */
+static bool end_membership(struct server *s, unsigned w)
 {
     struct peer *p = &s->peers[w];
     const bool in_core = p->entered;
@@ -279,7 +288,7 @@ static bool free_place(struct server *s, unsigned w)
 void peers_forget(struct server *s, unsigned w)
 {
     if (peers_is_member(&s->peers[w]))
-        free_place(s, w);
+        end_membership(s, w);
 }
 
 void peers_free_place(struct server *s, unsigned w)
@@ -290,12 +299,14 @@ void peers_free_place(struct server *s, unsigned w)
 }
 
 /* Ends the run or continues it, depending on on_lost. joined: the worker took part; in_core: see
- * free_place(). */
+ * end_membership(). */
 static void go_on_without(struct server *s, unsigned w, status code, bool joined, bool in_core,
                           const char *detail)
 {
-    if (joined && !s->lost_ends_run)
-        server_event_queued(s, SEVERITY_ERROR, "worker_lost", w, detail);
+    if (in_core && !s->lost_ends_run)
+        snprintf(s->peers[w].loss, sizeof s->peers[w].loss, "%s", detail);
+    else if (joined && !s->lost_ends_run)
+        server_member_event(s, SEVERITY_ERROR, "worker_lost", w, detail);
     else
         server_event(s, SEVERITY_ERROR, "worker_lost", (int)w, detail);
     if (s->lost_ends_run) {
@@ -321,7 +332,7 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why)
         return;
     snprintf(detail, sizeof detail, "worker %u (process %u) %s", w, p->pid, why);
     const bool joined = server_leads(s) ? p->entered : p->state == PEER_READY;
-    const bool in_core = free_place(s, w);
+    const bool in_core = end_membership(s, w);
     if (server_is_over(s))
         p->state = PEER_GONE;
     else if (server_follows(s) && !s->leader.joined)

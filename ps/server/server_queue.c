@@ -162,12 +162,11 @@ void server_event(struct server *s, enum severity severity, const char *code, in
         recorder_event(s->o->recorder, training_seconds(s), severity, code, w, detail);
 }
 
-void server_event_queued(struct server *s, enum severity severity, const char *code, unsigned w,
+void server_member_event(struct server *s, enum severity severity, const char *code, unsigned w,
                          const char *detail)
 {
-    uint64_t before = server_core_arrivals(s->core);
-    for (unsigned i = 0; i < s->queue_count; i++)
-        before += s->queue[(s->queue_first + i) % s->queue_size].kind == EVENT_PUSH;
+    const uint64_t before =
+        server_core_ended(s->core) ? PUSHES_UNKNOWN : server_core_arrivals(s->core);
     if (server_follows(s) && !s->one_order)
         follower_note(s, training_seconds(s), before, severity, code, (int)w, detail);
     else if (s->o->recorder != NULL && !server_follows(s)) /* the leader writes it, once */

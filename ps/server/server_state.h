@@ -126,8 +126,8 @@ struct peer {
     bool shared;      /* its payload is in shared memory */
     bool has_mailbox; /* and its pushes and releases, too */
     bool foreign;     /* its hello had settings hash 0: another program than gradlag */
-    uint32_t former;  /* process that was lost but still runs; it may still write to this slot; 0:
-                         none */
+    uint32_t former;  /* process that was lost but still runs; until its goodbye it may still write
+                         to this slot; 0: none */
     int former_pidfd; /* −1: not known */
     uint64_t lost_ns;
 
@@ -139,7 +139,9 @@ struct peer {
     struct wire_message push;
     uint64_t arrived_ns, arrived_training_ns; /* the last complete push, on both clocks */
     bool released;                            /* to compute push `next` */
-    bool entered;              /* EVENT_HELLO was queued for it, and EVENT_LOST was not */
+    bool entered;   /* EVENT_HELLO was queued for it, and EVENT_LOST was not */
+    bool recorded;  /* row worker_joined is written */
+    char loss[400]; /* detail of row worker_lost, which is written when the core gets EVENT_LOST */
     uint64_t joining_ns;       /* when its hello came, on clock_ns() */
     uint64_t released_ns;      /* on clock_ns() */
     uint64_t wait_training_ns; /* training time of its release, or of the last part of its push */
@@ -362,8 +364,9 @@ void server_fail(struct server *s, status code, const char *format, ...) PRINTF_
 void server_watch(struct server *s, int fd);
 void server_event(struct server *s, enum severity severity, const char *code, int w,
                   const char *detail);
-/* Of an event that goes into the queue next: its place among the pushes is known already. */
-void server_event_queued(struct server *s, enum severity severity, const char *code, unsigned w,
+/* Of a worker that joins or is lost, when the core gets that event: the row has its place among the
+ * pushes, for replay. After the end of training it has none. */
+void server_member_event(struct server *s, enum severity severity, const char *code, unsigned w,
                          const char *detail);
 
 /* ---- server_peers.c ------------------------------------------------------------------------- */
@@ -380,6 +383,10 @@ unsigned peers_first_in(const struct server *s, enum peer_state state);
 void peers_name(const struct server *s, enum peer_state state, char *out, size_t size);
 /* "process 77, payload=shm" */
 void peers_describe(const struct server *s, unsigned w, char *out, size_t size);
+/* Writes row worker_joined, unless it is written. */
+void peers_record_joined(struct server *s, unsigned w);
+/* The core gets its loss: writes row worker_lost if the core knew the worker. */
+void peers_record_lost(struct server *s, unsigned w);
 struct wire_message peers_message(const struct server *s, unsigned w, enum wire_type type);
 void peers_welcome(struct server *s, unsigned w);
 void peers_release(struct server *s, unsigned w);

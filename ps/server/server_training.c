@@ -158,6 +158,7 @@ bool training_feed(struct server *s)
         leader_order(s, &e); /* S4 */
     switch (e.kind) {
     case EVENT_HELLO:
+        peers_record_joined(s, e.worker);
         training_perform(s, server_core_hello(s->core, e.worker), begin);
         break;
     case EVENT_PUSH:
@@ -167,6 +168,7 @@ bool training_feed(struct server *s)
         training_perform(s, server_core_lost(s->core, e.worker), begin);
         break;
     case EVENT_LOST:
+        peers_record_lost(s, e.worker);
         training_perform(s, server_core_lost(s->core, e.worker), begin);
         if (!server_follows(s)) /* a follower waits for the leader: S7 */
             peers_free_place(s, e.worker);

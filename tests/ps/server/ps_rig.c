@@ -119,6 +119,12 @@ static status checkpoint(void *context, const struct training_state *now UNUSED)
                : OK;
 }
 
+static void lost(void *context, unsigned w UNUSED)
+{
+    struct rig *r = context;
+    r->lost++;
+}
+
 static status serve(struct rig *r, const options *settings)
 {
     status result = OK;
@@ -161,6 +167,7 @@ static status serve(struct rig *r, const options *settings)
                                                   .hooks = {.context = r,
                                                             .evaluate = evaluate,
                                                             .checkpoint = checkpoint,
+                                                            .lost = lost,
                                                             .stop = &r->stop}},
                       &r->outcome);
     if (rows != NULL) {

@@ -41,6 +41,7 @@ struct rig {
     char endpoint[RIG_ENDPOINT_BYTES];
     volatile int bound;
     volatile int evaluations, checkpoints, evaluating;
+    volatile int lost;                    /* workers */
     volatile unsigned evaluation_threads; /* that the hook may use */
     unsigned long noted[8];               /* for at_checkpoint and at_evaluation */
     status code;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "experiments/config/config.h"
 #include "tests/ps/server/ps_rig.h"
 #include "tests/rigs/patience.h"
 #include "tests/rigs/scratch.h"
@@ -307,6 +308,53 @@ static void a_worker_lost_during_an_evaluation_is_replaced_after_it(void **state
     rig_close_with(r, o);
 }
 
+/* Worker 2 waits for worker 3 of its group while the first evaluation runs. Its gradient counts as
+ * dropped by the end of training: the core gets the loss after it, so the row of the loss has no
+ * place among the gradients, and a replay ignores it. */
+static void a_worker_lost_before_a_stop_was_there_until_the_end(void **state UNUSED)
+{
+    static const char *const settings[] = {"batch=10",
+                                           "lr=0.001",
+                                           "schedule=constant",
+                                           "warmup_epochs=0",
+                                           "consistency=groups",
+                                           "workers=4",
+                                           "on_lost=continue",
+                                           "evaluation_pause=yes",
+                                           NULL};
+    char path[64];
+    options *o;
+    struct rig *r = rig_open(4, 1000);
+    pid_t pids[4];
+    assert_int_equal(config_compose_texts(&o, settings, NULL, "test"), OK);
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
+    r->results = path;
+    r->total_samples = 1000000000;
+    r->evaluate_every = 2000;
+    r->at_evaluation = await_the_request;
+    pid_t server = rig_serve(r, o);
+    for (unsigned w = 0; w < 4; w++)
+        pids[w] = rig_train(r, o, w, w == 3 ? 2000 * STRETCH : 1);
+    assert_true(rig_until(&r->evaluating, 1, 10));
+    kill(pids[2], SIGKILL);
+    assert_int_equal(rig_wait(pids[2], 5), 128 + SIGKILL);
+    assert_true(rig_until(&r->lost, 1, 10));
+    r->stop = 1;
+    assert_int_equal(rig_wait(server, 10), STOPPED);
+    for (unsigned w = 0; w < 4; w++)
+        if (w != 2)
+            assert_int_equal(rig_wait(pids[w], 10), OK);
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM push WHERE worker = 2 AND reason = "
+                                      "'run_ended'"),
+                     1);
+    assert_int_equal(rig_number(path, "SELECT count(*) FROM event WHERE code = 'worker_lost' AND "
+                                      "worker = 2 AND push_number IS NULL"),
+                     1);
+    unlink(path);
+    options_close(&o);
+    rig_close(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -322,6 +370,7 @@ int main(void)
         cmocka_unit_test(an_evaluation_beside_training_outlives_a_worker_that_is_told_to_stop),
         cmocka_unit_test(an_evaluation_that_fails_beside_training_ends_the_run),
         cmocka_unit_test(a_worker_lost_during_an_evaluation_is_replaced_after_it),
+        cmocka_unit_test(a_worker_lost_before_a_stop_was_there_until_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
