@@ -13,7 +13,7 @@ import warnings
 
 APPLICATION_ID, SCHEMA = 1196188007, 1
 PR_SET_PDEATHSIG = 1
-STOP_S = 45  # how long a run may take to stop; gradlag itself allows 15 s, and timeout_s (30) for an external model
+STOP_S = 660, 20  # how long a run may take to stop, and after the second signal; gradlag allows 15 s, with checkpoint= 20 × timeout_s (30) more
 
 
 class Error(RuntimeError):
@@ -85,10 +85,10 @@ def _failure(code, messages):
 
 def _stop(command):
     """One signal: gradlag stops and keeps its results. A second one, after STOP_S or another Ctrl-C, ends it at once."""
-    for _ in range(2):
+    for limit_s in STOP_S:
         try:
             command.send_signal(signal.SIGINT)
-            command.communicate(timeout=STOP_S)
+            command.communicate(timeout=limit_s)
             return
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             pass
