@@ -110,6 +110,8 @@ status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const c
         m->words[n++] = m->second.at;
         m->environment[e++] = m->first.at;
     }
+    /* PMIx 5 binds its port for tools to the address of a network. */
+    m->environment[e++] = "PMIX_MCA_ptl_base_if_include=lo";
     REQUIRE(n < COUNT_OF(m->words));
     add_environment(m, ignore_allocations(m, e));
 done:

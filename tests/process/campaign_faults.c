@@ -36,7 +36,8 @@ static bool shell(const char *line)
 
 void campaign_isolate(struct campaign_episode *e)
 {
-    has_network = unshare(CLONE_NEWNET) == 0 && shell("ip link set lo up 2>/dev/null");
+    has_network = shell("ip link >/dev/null 2>&1") && unshare(CLONE_NEWNET) == 0 &&
+                  shell("ip link set lo up");
     has_disk = unshare(CLONE_NEWNS) == 0 &&
                mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
                mount("tmpfs", e->rig->folder, "tmpfs", 0, "size=1g") == 0;
