@@ -149,9 +149,10 @@ static void open_dataset_file(struct launch *l)
 void launch_list_hosts(struct launch *l)
 {
     text_free(&l->host_list);
+    /* Open MPI 5.0 gives mpirun's own host no slots if --host has an address of it. */
     for (size_t i = 0; i < l->hosts.count; i++)
-        text_add(&l->host_list, "%s%s:%u", i > 0 ? "," : "", l->hosts.at[i].name,
-                 l->hosts.at[i].slots);
+        text_add(&l->host_list, "%s%s:%u", i > 0 ? "," : "",
+                 l->hosts.at[i].is_here ? "localhost" : l->hosts.at[i].name, l->hosts.at[i].slots);
 }
 
 /* mpirun gives rank 0 to the first host, and rank 0 writes the results file here. */

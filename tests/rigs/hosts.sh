@@ -51,7 +51,7 @@ hosts_agent() {
     { echo '#!/bin/bash'
       declare -f on_host
       # Arguments of ssh: the address of the host, then the command as one line.
-      echo "host=\$1; shift; on_host $name \"\${host##*.}\" env -i PATH=\"\$PATH\" bash -c \"\$*\""; } >"$agent"
+      echo "host=\$1; shift; on_host $name \"\${host##*.}\" env -i HOME=\"\$HOME\" PATH=\"\$PATH\" PRTE_MCA_prte_tmpdir_base=/dev/shm bash -c \"\$*\""; } >"$agent"
     chmod +x "$agent"
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_plm_rsh_agent=$agent PRTE_MCA_plm_ssh_agent=$agent # for Open MPI 4.1 and 5
@@ -60,7 +60,7 @@ hosts_agent() {
 hosts_mpirun() {
     local name=$1 count=$2 list
     shift 2
-    list=$(seq -s, -f '10.79.0.%g:1' 1 "$count")
+    list=localhost:1,$(seq -s, -f '10.79.0.%g:1' 2 "$count")
     hosts_agent "$name"
     on_host "$name" 1 mpirun -n "$count" --host "$list" --bind-to none "$@"
 }

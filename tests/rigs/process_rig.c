@@ -236,6 +236,8 @@ static const char *read_whole(const char *path)
 {
     FILE *file = fopen(path, "r");
     size_t length = file != NULL ? fread(kept, 1, sizeof kept - 1, file) : 0;
+    for (size_t i = 0; i < length; i++)
+        kept[i] = kept[i] != '\0' ? kept[i] : ' '; /* Open MPI 5 writes such bytes */
     kept[length] = '\0';
     if (file != NULL)
         fclose(file);
