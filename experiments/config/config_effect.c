@@ -478,7 +478,7 @@ done:
     return result;
 }
 
-/* With on_lost=continue lost workers are started again, and the run itself goes on. */
+/* With on_lost=continue the run goes on, and only the lost workers are started again. */
 static bool restarts_from_checkpoint(const options *o)
 {
     return options_integer(o, "restarts") > 0 && strcmp(options_text(o, "on_lost"), "stop") == 0;

@@ -15,7 +15,7 @@
  *   - servers: one lane of apply
  *
  * The first process also shows the evaluations, during which all other clocks stop. If training
- * goes on meanwhile (event evaluation_beside), they have a lane of their own.
+ * goes on meanwhile (event evaluation_beside), they are in a separate lane.
  */
 #ifndef GRADLAG_RESULTS_QUERY_TRACE_H
 #define GRADLAG_RESULTS_QUERY_TRACE_H
