@@ -322,12 +322,16 @@ bool options_was_set(const options *o, const char *key)
     return require_entry(o, key)->value != NULL;
 }
 
-bool options_is_initial(const options *o, const char *key)
+bool options_is(const options *o, const char *key, const char *text)
 {
     const struct entry *e = require_entry(o, key);
-    const char *initial = e->option->initial;
     const bool number = e->option->type == OPTION_INTEGER || e->option->type == OPTION_REAL;
-    return number ? e->real == strtod(initial, NULL) : strcmp(options_value(o, key), initial) == 0;
+    return number ? e->real == strtod(text, NULL) : strcmp(options_value(o, key), text) == 0;
+}
+
+bool options_is_initial(const options *o, const char *key)
+{
+    return options_is(o, key, require_entry(o, key)->option->initial);
 }
 
 const char *options_origin(const options *o, const char *key)

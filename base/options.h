@@ -52,7 +52,8 @@ bool options_flag(const options *o, const char *key);
 
 bool options_declared(const options *o, const char *key);
 bool options_was_set(const options *o, const char *key); /* by options_set, not by default */
-/* Whether the value is the default. Numbers are compared by value: 0.0 is 0. */
+/* Whether the value is `text`, or the default. Numbers are compared by value: 0.0 is 0. */
+bool options_is(const options *o, const char *key, const char *text);
 bool options_is_initial(const options *o, const char *key);
 const char *options_origin(const options *o, const char *key);
 /* Iteration in order of declaration, then the value as text. */

@@ -59,7 +59,10 @@ static status find_target(const char *path, struct text *target, bool *in_place)
     struct stat about;
     if (path[0] == '\0' || strcmp(path, "-") == 0)
         FAIL(ERROR_USAGE, "'%s' is not the name of a file", path);
-    *in_place = stat(path, &about) == 0 && !S_ISREG(about.st_mode);
+    const bool there = stat(path, &about) == 0;
+    if (there && S_ISDIR(about.st_mode))
+        FAIL(ERROR_USAGE, "%s is a folder; name a file", path);
+    *in_place = there && !S_ISREG(about.st_mode);
     if (!*in_place && is_database(path))
         FAIL(ERROR_USAGE, "%s is a results file and would be replaced; choose another path", path);
     if (*in_place)

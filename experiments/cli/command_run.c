@@ -74,17 +74,18 @@ done:
     return result;
 }
 
-/* If a value is a list or a range, the error mentions `gradlag sweep`. */
+/* If the error is about a list or a range of values, it mentions `gradlag sweep`. */
 static status compose_one(options **out, const struct settings *read)
 {
     struct text why = {0};
     status result = config_compose(out, read);
     bool several = false;
-    for (size_t i = 0; i < read->count; i++) {
+    for (size_t i = 0; result == ERROR_USAGE && i < read->count; i++) {
         const char *value = read->at[i].value;
-        several = several || strchr(value, ',') != NULL || search_is_range(value);
+        several = several || ((strchr(value, ',') != NULL || search_is_range(value)) &&
+                              strstr(error_message(), value) != NULL);
     }
-    if (result == ERROR_USAGE && several) {
+    if (several) {
         text_add(&why, "%s", error_message());
         result = error_set(result, __FILE__, __LINE__,
                            "%s. (`gradlag sweep` takes several values: lr=0.01,0.03)", why.at);
@@ -177,10 +178,12 @@ done:
     return result;
 }
 
-/* resume= becomes the last checkpoint of the run; without one the setting stays as it is. */
+/* resume= becomes the last checkpoint of the run; without one, or after an error, the setting stays
+ * as it is. */
 static status resume_from(options **o, struct settings *read, int64_t run_id)
 {
     status result = OK;
+    options *with = NULL;
     char number[32], *path = NULL;
     const char *const settings[] = {number};
     snprintf(number, sizeof number, "run=%lld", (long long)run_id);
@@ -190,11 +193,14 @@ static status resume_from(options **o, struct settings *read, int64_t run_id)
     if (path != NULL) {
         TRY(run_checkpoint_check(path, *o, NULL));
         settings_add(read, "resume", path, "restarts");
+        TRY(config_compose(&with, read));
+        TRY(precision_choose(with, PRECISION_MEASURE)); /* it is that of the checkpoint */
         options_close(o);
-        TRY(config_compose(o, read));
-        TRY(precision_choose(*o, PRECISION_MEASURE)); /* it is that of the checkpoint */
+        *o = with;
+        with = NULL;
     }
 done:
+    options_close(&with);
     memory_free(path);
     return result;
 }
@@ -211,12 +217,21 @@ static status launch_with_restarts(options **o, struct settings *read, const cha
         result = launch_and_print(&launch, json, restarts, &run_id);
         if (!starts_new_run(&launch, result, run_id, restarts))
             return result;
+        const struct error lost = error_save();
         log_warning("run %lld: %s", (long long)run_id, error_message());
-        TRY(resume_from(o, read, run_id));
+        status resumed = resume_from(o, read, run_id);
+        if (resumed != OK) {
+            log_warning("no restart: %s", error_message());
+            if (json)
+                (void)print_row_json(options_text(*o, "results"), run_id);
+            error_restore(&lost);
+            return result;
+        }
         if (launch_stop_requests() > 0)
             FAIL(STOPPED, "stopped on request before restart %lld", (long long)restarts + 1);
-        log_info("restart %lld of %lld, as a new run", (long long)restarts + 1,
-                 (long long)options_integer(*o, "restarts"));
+        log_info("restart %lld of %lld, as a new run, from %s", (long long)restarts + 1,
+                 (long long)options_integer(*o, "restarts"),
+                 options_is_initial(*o, "resume") ? "the beginning" : options_text(*o, "resume"));
     }
 done:
     return result;

@@ -214,9 +214,10 @@ status settings_read_arguments(struct settings *s, int argc, char **argv)
         } else if (equals == NULL || equals == argv[i]) {
             TRY(fail_for_word(argv[i], i + 1 < argc ? argv[i + 1] : NULL));
         } else {
-            char key[128];
-            snprintf(key, sizeof key, "%.*s", (int)(equals - argv[i]), argv[i]);
-            settings_add(s, key, equals + 1, COMMAND_LINE);
+            struct text key = {0};
+            text_add_bytes(&key, argv[i], (size_t)(equals - argv[i]));
+            settings_add(s, key.at, equals + 1, COMMAND_LINE);
+            text_free(&key);
         }
     }
 done:

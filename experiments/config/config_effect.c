@@ -81,8 +81,7 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
         return true;
     }
     for (size_t i = 0; i < COUNT_OF(of); i++) {
-        if (!options_is_initial(o, of[i].key) &&
-            strcmp(options_value(o, of[i].with), of[i].initial) == 0) {
+        if (!options_is_initial(o, of[i].key) && options_is(o, of[i].with, of[i].initial)) {
             *out = (struct ineffective){of[i].key, of[i].with, of[i].instead};
             return true;
         }
@@ -213,6 +212,11 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         *out = (struct ineffective){
             "resume", "mode",
             "sync or async; or use initial= to start a new run from its parameters"};
+        return true;
+    }
+    if (!options_is_initial(o, "checkpoint_every") && options_is_initial(o, "checkpoint")) {
+        *out = (struct ineffective){"checkpoint_every", "checkpoint",
+                                    "the path of a .safetensors file"};
         return true;
     }
     if (!options_is_initial(o, "join.after_s") && options_is_initial(o, "workers.max")) {

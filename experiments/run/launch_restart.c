@@ -162,6 +162,12 @@ status launch_restart(struct launch *l)
         TRY(choose_hosts(l));
     TRY(launch_start_ranks(l));
 done:
+    if (result != OK && l->verdict != OK) {
+        text_free(&detail);
+        text_add(&detail, "%s. No restart: %s", why, error_message());
+        memory_free(l->message);
+        l->message = text_copy(detail.at);
+    }
     text_free(&detail);
     memory_free(path);
     memory_free(why);

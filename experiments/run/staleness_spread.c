@@ -21,7 +21,7 @@ static bool applies_to(const options *o, const struct staleness_spread *observed
                                             {"outer", "none"},
                                             {"workers.max", "0"}};
     for (size_t i = 0; i < COUNT_OF(wanted); i++)
-        if (strcmp(options_value(o, wanted[i][0]), wanted[i][1]) != 0)
+        if (!options_is(o, wanted[i][0], wanted[i][1]))
             return false;
     const struct pace_kind *kind =
         (const struct pace_kind *)registry_find(&pace_registry, options_text(o, "pace"));

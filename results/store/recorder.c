@@ -51,6 +51,7 @@ struct recorder {
     struct block *first, *last, *spare;
     size_t waiting, blocks; /* blocks in the list; all blocks */
     bool stop;
+    bool urgent; /* the writer starts at once */
 
     void (*on_error)(void *context);
     void *on_error_context;
@@ -197,8 +198,10 @@ static void *writer_thread(void *context)
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += COMMIT_INTERVAL_S;
         int code = 0;
-        while (!r->stop && (r->disk_full || r->waiting < BLOCKS_WAKE_WRITER) && code != ETIMEDOUT)
+        while (!r->stop && code != ETIMEDOUT &&
+               (r->disk_full || (!r->urgent && r->waiting < BLOCKS_WAKE_WRITER)))
             code = pthread_cond_timedwait(&r->work, &r->lock, &until);
+        r->urgent = false;
         drain(r);
     }
     drain_at_the_end(r);
@@ -345,6 +348,8 @@ void recorder_checkpoint(recorder *r, uint64_t version, const char *path, const 
                                         .path = text_copy(path),
                                         .sha256 = sha256 == NULL ? NULL : text_copy(sha256)};
     take_row(r, ROW_CHECKPOINT)->checkpoint = checkpoint;
+    r->urgent = true;
+    pthread_cond_signal(&r->work);
     put_row(r);
 }
 

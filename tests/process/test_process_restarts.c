@@ -196,6 +196,30 @@ static void after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_ro
     assert_int_equal(RIG_RUN(r, "replay", "2"), OK);
 }
 
+/* The end is that of the loss, and says why no restart followed. */
+static void a_run_that_cannot_resume_ends_as_lost(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t ranks[2];
+    process_start(r, (const char *const[]){"run", "mode=async", "workers=2", "restarts=1",
+                                           "on_lost=continue", "outer=easgd", "optimizer=sgd",
+                                           MODEST, "--json", NULL});
+    kill_after_checkpoint(r, "server");
+    assert_int_equal(process_wait(r), ERROR_PEER);
+    process_expect_error(r, "no restart");
+    assert_non_null(strstr(process_output(r), "\"uuid\""));
+    process_start(r, (const char *const[]){"run", "mode=sync", "workers=2", "restarts=1", MODEST,
+                                           "checkpoint=end.safetensors", "checkpoint_every=0.5",
+                                           NULL});
+    process_await_row(r, "SELECT count(*) > 0 FROM checkpoint WHERE run_id = 2");
+    process_await(r, "rank", ranks, 2);
+    process_write(r, "end.safetensors", "damaged");
+    assert_int_equal(kill(ranks[1], SIGKILL), 0);
+    assert_int_equal(process_wait(r), ERROR_PEER);
+    process_expect_answer(r, "SELECT error LIKE '%signal 9%end.safetensors%' FROM run WHERE id = 2",
+                          "1");
+}
+
 /* ---- by hand --------------------------------------------------------------------------------- */
 
 enum { MEMBERS = 4 }; /* servers, then workers */
@@ -356,6 +380,7 @@ int main(void)
         PROCESS_TEST(a_lost_worker_comes_back_to_several_servers),
         PROCESS_TEST(a_lost_worker_comes_back_to_several_servers_with_torn_reads),
         PROCESS_TEST(after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_row),
+        PROCESS_TEST(a_run_that_cannot_resume_ends_as_lost),
         PROCESS_TEST(an_asynchronous_run_that_cannot_start_is_not_started_again),
         PROCESS_TEST(restarted_servers_get_their_workers_back),
         PROCESS_TEST(workers_wait_timeout_s_for_a_restarted_server),

@@ -71,7 +71,7 @@ struct backend_buffer {
         float *data;
         uint16_t *halves; /* the same memory if `bf16` */
     };
-    size_t count; /* elements including the layout's padding, which is always zero */
+    size_t count; /* elements including the layout's padding, see README.md */
     bool bf16;    /* element type bf16; else float32 */
     bool plain;   /* row-major float32 in memory */
     struct cpu_reorder *read;

@@ -217,7 +217,8 @@ static bool leaves_bf16(const struct cpu *c, const struct op_description *d)
 /* Winograd's F(4×4, 3×3) (Lavin & Gray 2016) takes a quarter of the multiplications, transforms all
  * activations, and computes whole tiles of 4×4 positions. At 32 to 128 channels it was 1.1 to 2.0
  * times as fast where chosen here, with relative errors below 1e-5; at 16 channels it is slower.
- * The choice depends on the layer alone, because a trial could change bits from run to run. */
+ * The choice depends on the layer, the precision and whether threads is 1, never on a trial: that
+ * could change bits from run to run. */
 void cpu_choose_winograd(const struct cpu *c, const struct op_description *d,
                          struct onednn_window *window)
 {

@@ -4,12 +4,14 @@
  * block of pinned memory for each step that may be queued. The first command that needs a part of
  * it copies the whole block to the device:
  *
- *   struct cuda_step, unused | indices[capacity] | crops[capacity] | labels[labels]
+ *   struct cuda_step | indices[capacity] | crops[capacity] | labels[labels]
  */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 
 #include <string.h>
+
+_Static_assert(sizeof(struct cuda_step) <= CUDA_STAGED_INDICES, "the indices follow the step");
 
 size_t cuda_staged_crops(uint32_t capacity)
 {
