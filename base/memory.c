@@ -37,8 +37,8 @@ status memory_new(void *out, size_t count, size_t size, const char *what)
     memcpy(out, &p, sizeof p);
     if (p == NULL) {
         return error_set(ERROR_OTHER, __FILE__, __LINE__,
-                         "out of memory: %zu × %zu bytes for %s; use a smaller model, batch or "
-                         "number of workers",
+                         "out of memory: %zu × %zu bytes for %s; use a smaller dataset, model, "
+                         "batch or number of workers",
                          count, size, what);
     }
     return OK;

@@ -135,7 +135,8 @@ size_t worker_joint_sums(const worker *w);
 void worker_join(worker *w, const struct batch_norm_group *joint);
 
 /* The batches of one shard. With it one worker object computes gradients for several workers.
- * Memory: 4 to 8 bytes for each sample of the shard. `w` provides only the dataset's size. */
+ * Memory: 8 bytes for each sample of the shard, or with sampler=reshuffled of the dataset. `w`
+ * provides only the dataset's size. */
 typedef struct worker_shard worker_shard;
 status worker_shard_open(worker_shard **out, const worker *w, const options *settings,
                          unsigned index, unsigned count) MUST_CHECK;

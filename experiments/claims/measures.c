@@ -76,8 +76,8 @@ static const struct run_query run_queries[] = {
     /* Half the sum of the differences of the shares: 0 equal, 1 disjoint. */
     {"staleness_distance", false, true, NAN,
      "SELECT sum(abs(difference)) / 2 FROM (SELECT sum(CASE run_id WHEN :run THEN share ELSE "
-     "-share END) AS difference FROM staleness_histogram WHERE run_id IN (:run, :other) "
-     "GROUP BY staleness)"},
+     "-share END) AS difference FROM staleness_histogram WHERE run_id IN (:run, "
+     "(SELECT id FROM run WHERE :other IN (uuid, id))) GROUP BY staleness)"},
 };
 
 /* ---- names ------------------------------------------------------------------------------------

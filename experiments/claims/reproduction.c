@@ -1,5 +1,6 @@
 #include "experiments/claims/reproduction.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "experiments/config/keys.h"
@@ -15,24 +16,31 @@
 /* ---- runs ---------------------------------------------------------------------------------------
  */
 
-/* The finished run that a fitted arm takes its pace from; 0: there is none. */
-static int64_t run_to_fit(const struct reproduction *w, const struct arm *arm, int64_t column,
-                          int64_t seed)
+/* The uuid of the finished run that a fitted arm takes its pace from (owned); NULL: there is none.
+ * A merge keeps it. */
+static char *run_to_fit(const struct reproduction *w, const struct arm *arm, int64_t column,
+                        int64_t seed)
 {
     for (const struct run_use *use = w->uses.at; use < w->uses.at + w->uses.count; use++) {
         const struct planned_run *r = &w->plan.runs[use->run];
         if (r->state == PLANNED_FINISHED && strcmp(use->arm->name, arm->fit) == 0 &&
-            use->column == column && options_integer(r->settings, "seed") == seed)
-            return r->run_id;
+            use->column == column && options_integer(r->settings, "seed") == seed) {
+            char number[32], *uuid = NULL;
+            snprintf(number, sizeof number, "run=%lld", (long long)r->run_id);
+            if (query_value(options_text(r->settings, "results"),
+                            "SELECT uuid FROM run WHERE id = :run", (const char *const[]){number},
+                            1, &uuid) != OK)
+                log_warning("arm %s: %s", arm->name, error_message());
+            return uuid;
+        }
     }
-    return 0;
+    return NULL;
 }
 
 /* Adds the tuned and fitted settings of the arm; false: they are not known yet. */
 static bool add_dependent(const struct reproduction *r, const struct arm *arm, int64_t column,
                           int64_t seed, bool quick, struct settings *all)
 {
-    char number[32];
     if (experiment_tune_space(arm, quick) != NULL) {
         const struct settings *tuned = tuning_settings(&r->tuning, arm, column);
         if (tuned == NULL)
@@ -40,14 +48,15 @@ static bool add_dependent(const struct reproduction *r, const struct arm *arm, i
         settings_add_dotted_first(all, tuned);
     }
     if (arm->fit != NULL) {
-        int64_t run = run_to_fit(r, arm, column, seed);
-        snprintf(number, sizeof number, "%lld", (long long)run);
+        char *run = run_to_fit(r, arm, column, seed);
         struct settings fitted = {0};
+        if (run == NULL)
+            return false;
         settings_add(&fitted, "pace", "fit", r->e.file);
-        settings_add(&fitted, "pace.run", number, r->e.file);
+        settings_add(&fitted, "pace.run", run, r->e.file);
         settings_add_layer(all, &fitted);
         settings_free(&fitted);
-        return run > 0;
+        memory_free(run);
     }
     return true;
 }

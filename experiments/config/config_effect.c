@@ -66,6 +66,9 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
         {"delay_annealing", "delay", "0", "4"},
         {"delay_annealing", "delay", "1", "4"},
         {"weight_decay_of", "weight_decay", "0", "0.1"},
+        {"weight_decay_of", "optimizer", "lars", "another, because lars excludes vectors itself"},
+        {"warmup", "lr_scaling", "none", "linear or sqrt"},
+        {"decay", "schedule", "constant", "one that falls, such as linear"},
     };
     bool local_sgd = options_integer(o, "local_steps") > 1 && options_is_initial(o, "post_local");
     /* Ranks exchange parameters, not gradients. */
@@ -306,6 +309,22 @@ done:
     return result;
 }
 
+static status check_damped_optimizer(const options *o)
+{
+    status result = OK;
+    const struct optimizer_kind *its = (const struct optimizer_kind *)registry_find(
+        &optimizer_registry, options_text(o, "optimizer"));
+    if (its->squares_scale && !options_is_initial(o, "damping")) {
+        FAIL(ERROR_USAGE,
+             "%s: the RMSprop part of optimizer=%s divides by the size of the gradients, which "
+             "undoes most of damping=%s; set another optimizer, or leave damping out",
+             options_origin(o, "damping"), options_text(o, "optimizer"),
+             options_text(o, "damping"));
+    }
+done:
+    return result;
+}
+
 static status check_endpoints(const options *o)
 {
     status result = OK;
@@ -530,6 +549,7 @@ status config_check_replay(const options *o)
     TRY(check_seconds(o));
     TRY(check_on_nonfinite(o));
     TRY(check_balance(o));
+    TRY(check_damped_optimizer(o));
     TRY(check_pace(o));
     TRY(cluster_check(o));
     TRY(check_endpoints(o));

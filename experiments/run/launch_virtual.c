@@ -11,6 +11,7 @@
 #include "ps/virtual/virtual.h"
 #include "results/query/push_reader.h"
 #include "sync/trainer.h"
+#include "worker/optimizer/schedule.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,7 @@ static status read_steps_to_fit(pace *p, const options *o)
     double batches;
     if (strcmp(options_text(o, "pace"), "fit") != 0)
         return OK;
-    if (options_integer(o, "pace.run") == 0) {
+    if (options_text(o, "pace.run")[0] == '\0') {
         FAIL(ERROR_USAGE, "pace=fit needs a recorded run to draw steps from; set pace.run= to its "
                           "number (`gradlag query runs` lists runs)");
     }
@@ -89,7 +90,9 @@ static status train(struct role_process *p, gradient_pool *pool, const pace *ste
                                       .workers = workers,
                                       .hooks = p->hooks,
                                       .recorder = p->recorder};
-    TRY(role_server_length(o, worker_epoch_samples(gradient_pool_own(pool)), &cluster.length));
+    const uint64_t epoch = worker_epoch_samples(gradient_pool_own(pool));
+    TRY(role_server_length(o, epoch, &cluster.length));
+    schedule_warn_of_length(o, cluster.length.total_samples, epoch);
     TRY(virtual_run(&cluster, out));
 done:
     return result;

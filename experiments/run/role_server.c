@@ -13,6 +13,7 @@
 #include "ps/core/late_workers.h"
 #include "ps/server/server.h"
 #include "ps/core/slices.h"
+#include "worker/optimizer/schedule.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -208,6 +209,8 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
         .recorder = p->recorder,
     };
     TRY(role_server_length(o, epoch, &server.length));
+    if (p->index == 0)
+        schedule_warn_of_length(o, server.length.total_samples, epoch);
     if (p->index > 0) {
         TRY(copy_layers(&layers, &server.layers));
         worker_close(&p->worker);

@@ -155,6 +155,10 @@ static void keys_without_effect_are_refused(void **state)
         {{"outer=nesterov"}, "clip_norm=1", "outer=nesterov"},
         {{"mode=pipeline"}, "clip_norm=1", "a pipeline"},
         {{"weight_decay=0"}, "weight_decay_of=matrices", "weight_decay=0"},
+        {{"optimizer=lars", "weight_decay=0.1"}, "weight_decay_of=matrices", "optimizer=lars"},
+        {{"warmup_epochs=3"}, "warmup=gradual", "lr_scaling=none"},
+        {{"mode=sync", "schedule=constant"}, "decay=batch", "schedule=constant"},
+        {{"schedule=step"}, "schedule.at=", "schedule.at=0.5"},
         {{"updates=9", "warmup_updates=3"}, "warmup_epochs=2", "warmup_updates=3"},
         {{"optimizer=sgd"}, "momentum=0", "optimizer=sgd"},
         {{"consistency=bsp"}, "damping=inverse", "consistency=bsp"},
@@ -198,6 +202,9 @@ static void settings_that_contradict_each_other_are_refused(void **state)
                    "samples=100");
     EXPECT_REFUSED("local_steps=4", "mode=sync", "workers=2", "optimizer=sgd", "compression=dgc",
                    "local_steps=4", "post_local=epoch");
+    EXPECT_REFUSED("damping=inverse", "optimizer=rmsprop-warmup", "damping=inverse");
+    EXPECT_REFUSED("clip_norm", "correction=dana-zero", "optimizer=sgd", "clip_norm=1");
+    EXPECT_REFUSED("compression=dgc", "correction=dana-slim", "optimizer=sgd", "compression=dgc");
     EXPECT_REFUSED("model=gpt reads tokens", "model=gpt");
     EXPECT_REFUSED("model.heads=3", "model=gpt", "dataset=text", "model.heads=3");
     EXPECT_REFUSED("pace.path", "pace=trace");

@@ -417,7 +417,10 @@ static void a_time_counts_from_the_start_of_a_resumed_training(void **state)
 /* Merged summaries have no rows of single gradients and steps. */
 static void expect_summaries_to_pass(struct process_rig *r, const char *file, unsigned claims)
 {
-    assert_int_equal(RIG_RUN(r, "merge", "results.db", "-o", "published.db", "--summaries"), OK);
+    /* Other runs are before them, so their numbers change. */
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "results=other.db"), OK);
+    assert_int_equal(
+        RIG_RUN(r, "merge", "other.db", "results.db", "-o", "published.db", "--summaries"), OK);
     assert_int_equal(RIG_RUN(r, "reproduce", file, "--no-run", "results=published.db"), OK);
     expect_all_passed(r, claims);
 }
@@ -460,7 +463,7 @@ static void an_arm_is_fitted_to_the_runs_of_another(void **state)
     assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet"), OK);
     expect_all_passed(r, 5);
     assert_string_equal(
-        process_ask(r, "SELECT count(*) FROM run AS copy JOIN run AS source ON source.id = "
+        process_ask(r, "SELECT count(*) FROM run AS copy JOIN run AS source ON source.uuid = "
                        "copy.config ->> '$.\"pace.run\"' WHERE copy.arm = 'copy' AND source.arm = "
                        "'from' AND copy.seed = source.seed"),
         "2");

@@ -80,8 +80,8 @@ status tar_reader_next(tar_reader *r, const char **name, uint64_t *bytes)
         found = archive_entry_pathname(entry);
         if (found == NULL) {
             FAIL(ERROR_DATA,
-                 "%s: the name of a member cannot be decoded in this locale; set LC_ALL=C.UTF-8",
-                 r->path);
+                 "%s: the name of the member after %s cannot be decoded; give it a name in ASCII",
+                 r->path, r->member[0] != '\0' ? r->member : "(none)");
         }
         snprintf(r->member, sizeof r->member, "%s", found);
         if (archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == NULL)

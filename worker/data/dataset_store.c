@@ -119,7 +119,9 @@ static bool cache_path(const char *name, const struct header *h, char path[PATH_
     (void)mkdir(folder, 0700);
     memcpy(folder + length, "/gradlag", sizeof "/gradlag");
     if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
-        log_debug("dataset cache: cannot create folder %s: %s", folder, strerror(errno));
+        log_warning("dataset cache: cannot create folder %s: %s; this process keeps the data in "
+                    "memory. XDG_CACHE_HOME names another folder",
+                    folder, strerror(errno));
         return false;
     }
     length = snprintf(path, PATH_BYTES, "%s/%s-%.16s.dataset", folder, name, h->identity);
@@ -202,11 +204,12 @@ static bool write_all(int file, const uint8_t *data, size_t bytes)
     return true;
 }
 
-/* No sync: the checksum detects an incomplete file after a crash. */
+/* No sync: the checksum detects an incomplete file after a crash. The caller holds the lock, so the
+ * temporary file is of a killed process, if there is one. */
 static bool write_cache(const char *path, const uint8_t *block, size_t bytes)
 {
     char name[PATH_BYTES];
-    (void)snprintf(name, sizeof name, "%s.%ld.tmp", path, (long)getpid());
+    (void)snprintf(name, sizeof name, "%s.tmp", path);
     int file = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     bool good = file >= 0 && write_all(file, block, bytes);
     int cause = errno;
@@ -220,8 +223,9 @@ static bool write_cache(const char *path, const uint8_t *block, size_t bytes)
         cause = errno;
     }
     if (!good) {
-        log_debug("dataset cache: cannot write %s: %s; this process keeps the data in memory", path,
-                  strerror(cause));
+        log_warning("dataset cache: cannot write %s: %s; this process keeps the data in memory. "
+                    "XDG_CACHE_HOME names another folder",
+                    path, strerror(cause));
         (void)unlink(name);
     }
     return good;

@@ -244,7 +244,7 @@ static status check_sha256(const struct text_source *s, const uint8_t *bytes)
     sha256_begin(&hash);
     sha256_add(&hash, bytes, s->bytes);
     sha256_end(&hash, found);
-    if (strcmp(found, s->sha256) != 0) {
+    if (strcasecmp(found, s->sha256) != 0) {
         FAIL(ERROR_DATA,
              "%s: the text of %llu bytes has SHA-256 %s instead of %s; correct dataset.path or "
              "dataset.sha256, or run scripts/setup again if it is the installed text",

@@ -120,6 +120,7 @@ struct optimizer_kind {
     bool has_momentum;  /* reads key momentum */
     bool decay_apart;   /* weight decay is not added to the gradient */
     bool scale_free;    /* a factor that all gradients share does not change the update */
+    bool squares_scale; /* a part of the update ignores such a factor: no damping */
     bool correlates;    /* `constants` uses sums over each layer of gradient and first state */
     bool local_steps;   /* ps/local_steps.h may use it although it has no form */
     void (*update)(struct optimizer_call *c);

@@ -71,6 +71,7 @@ const struct optimizer_kind optimizer_rmsprop_warmup = {
               "Akiba, Suzuki, Fukuda 2017, section 3.1", parameters_of},
     .states = OPTIMIZER_STATES,
     .has_momentum = true,
+    .squares_scale = true,
     .update = optimizer_loop,
     .constants = constants,
 };

@@ -13,6 +13,8 @@
  */
 #include "worker/optimizer/schedule.h"
 
+#include "base/log.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -92,6 +94,24 @@ status schedule_open(struct schedule *out, const options *o, unsigned workers,
     TRY(read_warmup(out, o));
 done:
     return result;
+}
+
+void schedule_warn_of_length(const options *o, uint64_t total_samples, uint64_t epoch_samples)
+{
+    struct schedule s;
+    if (options_text(o, "experiment")[0] != '\0' ||
+        schedule_open(&s, o, 1, total_samples, epoch_samples) != OK)
+        return;
+    const bool timed = s.warmup_seconds > 0;
+    const double length = timed ? s.warmup_seconds : s.warmup_samples;
+    const char *key = timed                                      ? "warmup_seconds"
+                      : options_integer(o, "warmup_updates") > 0 ? "warmup_updates"
+                                                                 : "warmup_epochs";
+    if (length > 0 && length >= (timed ? s.total_seconds : s.total_samples)) {
+        log_warning("training is not longer than its warm-up (%s=%s), so the learning rate never "
+                    "reaches its full value; set a smaller %s, or train for longer",
+                    key, options_value(o, key), key);
+    }
 }
 
 static double progress_at(const struct schedule *s, double sample)

@@ -58,7 +58,7 @@ static status read_step(const options *o, double parameters[SCHEDULE_PARAMETERS]
     double last = 0;
 
     parameters[0] = options_real(o, "schedule.factor");
-    while (*at != '\0') {
+    do {
         char *end;
         double value = strtod(at, &end);
         if (end == at || (*end != ',' && *end != '\0') || !(value > last && value < 1)) {
@@ -74,7 +74,7 @@ static status read_step(const options *o, double parameters[SCHEDULE_PARAMETERS]
         }
         parameters[2 + count++] = last = value;
         at = *end == ',' ? end + 1 : end;
-    }
+    } while (*at != '\0');
     parameters[1] = count;
 done:
     return result;

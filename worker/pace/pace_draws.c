@@ -142,8 +142,8 @@ const struct pace_kind pace_trace = {
  */
 
 static const struct option fit_options[] = {
-    {"pace.run", OPTION_INTEGER, "0", 0, 9007199254740992.0, NULL, NULL,
-     "number of the recorded run, in the same results file"},
+    {"pace.run", OPTION_TEXT, "", 0, 0, NULL, NULL,
+     "the recorded run, in the same results file: its number, or its uuid, which a merge keeps"},
     {"pace.smooth", OPTION_INTEGER, "0", 0, 1, NULL, NULL,
      "0: draw from the recorded times; 1: draw from a gamma distribution with their mean and cv"},
     SLOW_OPTIONS,

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "ps/rules/outer/outer.h"
+#include "worker/compression/compression.h"
 #include "worker/optimizer/optimizer.h"
 
 #include <string.h>
@@ -18,6 +19,33 @@ static const struct about *const entries[] = {
 };
 const struct registry correction_registry = {"correction", entries, COUNT_OF(entries)};
 
+static status check_no_other_momentum(const options *o, const char *name,
+                                      const struct optimizer_rule *update)
+{
+    status result = OK;
+    const struct compression_kind *coded = compression_of(o);
+    if (strcmp(options_text(o, "optimizer"), "sgd") != 0) {
+        FAIL(ERROR_USAGE,
+             "correction=%s has its own momentum (correction.momentum) and excludes optimizer=%s; "
+             "set optimizer=sgd",
+             name, options_text(o, "optimizer"));
+    }
+    if (update->form != OPTIMIZER_SGD) {
+        const char *key = optimizer_rule_key(update);
+        FAIL(ERROR_USAGE,
+             "%s: with correction=%s the update is the momentum, not a gradient, so %s has another "
+             "meaning; leave it out",
+             options_origin(o, key), name, key);
+    }
+    if (coded != NULL && coded->has_momentum) {
+        FAIL(ERROR_USAGE,
+             "correction=%s and compression=%s each have a momentum; set another compression", name,
+             coded->about.name);
+    }
+done:
+    return result;
+}
+
 static status find(const options *o, const struct correction_rule **out)
 {
     status result = OK;
@@ -27,12 +55,8 @@ static status find(const options *o, const struct correction_rule **out)
     TRY(registry_require(&correction_registry, options_text(o, "correction"), &about));
     *out = (const struct correction_rule *)about;
     TRY(optimizer_rule_of(o, &update));
-    if ((*out)->own_momentum && update.form != OPTIMIZER_SGD) {
-        FAIL(ERROR_USAGE,
-             "correction=%s has its own momentum (correction.momentum) and excludes optimizer=%s; "
-             "set optimizer=sgd",
-             about->name, options_text(o, "optimizer"));
-    }
+    if ((*out)->own_momentum)
+        TRY(check_no_other_momentum(o, about->name, &update));
     TRY(optimizer_has_momentum(o, &has_momentum));
     if ((*out)->momentum != NULL && !has_momentum) {
         FAIL(ERROR_USAGE,

@@ -520,7 +520,7 @@ static void what_cannot_be_replayed_is_a_usage_error(void **state)
     process_expect_error(r, "tag=again");
     assert_int_equal(RIG_RUN(r, "replay", "3", "lr=0.1", "trace=t.json"), ERROR_USAGE);
     process_expect_error(r, "trace=t.json");
-    assert_int_equal(RIG_RUN(r, "replay", "3", "warmup=constant", "tag=rate"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "3", "warmup_epochs=0", "tag=rate"), OK);
     assert_int_equal(RIG_RUN(r, "replay"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "replay", "44"), ERROR_USAGE);
 }
