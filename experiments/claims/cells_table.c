@@ -275,8 +275,8 @@ static void put_leads(struct table t)
         fprintf(t.to, "%s%s", i > 0 ? " or " : "Ahead: ", e->sides[i].name);
     fprintf(t.to,
             ", each by its best arm on the validation split. Margin: mean difference ± half of "
-            "its 95 %% interval (pairs). Undecided: 0 is in the interval; about so many seeds "
-            "would decide%s",
+            "its 95 %% interval (number of pairs). Undecided: 0 is in the interval; column "
+            "seeds: about how many would decide%s",
             lacks_arms(t.c) ? ". *: without arms that are not measured there; one of them may be "
                               "better"
                             : "");

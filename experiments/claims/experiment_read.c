@@ -347,7 +347,7 @@ static status read_map_seeds(const struct yaml_tree *d, const struct node *n, st
     experiment_seeds(e, false, &own);
     if (seeds <= (int64_t)own.count || seeds > 1000) {
         FAIL(ERROR_USAGE,
-             "%s:%u: seeds: %lld of a map: it is the number of seeds in undecided columns, more "
+             "%s:%u: seeds: %lld of a map: it is the number of seeds in undecided cells, more "
              "than the %zu of the experiment and at most 1000",
              d->name, n->line, (long long)seeds, own.count);
     }

@@ -3,7 +3,6 @@
 
 #include "base/memory.h"
 #include "ps/rules/outer/outer.h"
-#include "worker/compression/compression.h"
 #include "worker/optimizer/optimizer.h"
 
 #include <string.h>
@@ -23,7 +22,6 @@ static status check_no_other_momentum(const options *o, const char *name,
                                       const struct optimizer_rule *update)
 {
     status result = OK;
-    const struct compression_kind *coded = compression_of(o);
     if (strcmp(options_text(o, "optimizer"), "sgd") != 0) {
         FAIL(ERROR_USAGE,
              "correction=%s has its own momentum (correction.momentum) and excludes optimizer=%s; "
@@ -36,11 +34,6 @@ static status check_no_other_momentum(const options *o, const char *name,
              "%s: with correction=%s the update is the momentum, not a gradient, so %s has another "
              "meaning; leave it out",
              options_origin(o, key), name, key);
-    }
-    if (coded != NULL && coded->has_momentum) {
-        FAIL(ERROR_USAGE,
-             "correction=%s and compression=%s each have a momentum; set another compression", name,
-             coded->about.name);
     }
 done:
     return result;

@@ -4,7 +4,9 @@
  * A rule is one pure function in ps/rules/damping/damping_NAME.c and one line in damping.def. Its
  * file states the paper, the equation, the defaults and where we differ. `s` multiplies the
  * gradient before it enters the optimizer (v ← μ v + s(τ) g), unless the rule's file states
- * otherwise. A rule may also drop the gradient: it is not applied, and no version is made of it.
+ * otherwise. It multiplies the learning rate of optimizers that ignore a gradient's scale
+ * (`scale_free` in worker/optimizer/optimizer.h). A rule may also drop the gradient: it is not
+ * applied, and no version is made of it.
  *
  * Some rules use the history of the run. It consists of integers that are also in the record of
  * each push (staleness, worker, compute time in µs). So the same pushes in the same order give the
