@@ -285,12 +285,12 @@ static status check_correction(const options *o)
         &consistency_registry, options_text(o, "consistency"));
     const struct correction_rule *correction = (const struct correction_rule *)registry_find(
         &correction_registry, options_text(o, "correction"));
-    const struct compression_kind *compression = compression_of(o);
+    const struct compression_kind *coded = compression_of(o);
     TRY(correction_check(o));
-    if (correction->own_momentum && compression != NULL && compression->has_momentum) {
+    if (correction->own_momentum && coded != NULL && coded->has_momentum) {
         FAIL(ERROR_USAGE,
              "%s: correction=%s and compression=%s each have a momentum; set another compression",
-             options_origin(o, "compression"), correction->about.name, compression->about.name);
+             options_origin(o, "compression"), correction->about.name, coded->about.name);
     }
     if (policy->holds || policy->takes)
         TRY(correction_check_sums(correction));
