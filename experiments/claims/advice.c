@@ -222,16 +222,27 @@ static double rank_of(enum advice_axis axis, double value)
     return axis == ADVICE_GBPS && value == 0 ? INFINITY : value;
 }
 
+/* Whether both cells have the same values on the axes before `axis` that the settings name. */
+static bool same_group(const struct advice_cell *a, const struct advice_cell *b,
+                       enum advice_axis axis, const double wanted[ADVICE_AXES])
+{
+    for (size_t i = 0; i < axis; i++)
+        if (!isnan(wanted[i]) && !isnan(a->at[i]) && a->at[i] != b->at[i])
+            return false;
+    return true;
+}
+
 /* The nearest values of the kept cells on both sides; equal if one of them is the wanted value or
- * if the wanted value is beyond the map. */
-static void find_neighbours(const struct advice *a, enum advice_axis axis, double wanted,
+ * if the wanted value is beyond the map. `of`: only among the cells of its group; NULL: all. */
+static void find_neighbours(const struct advice *a, enum advice_axis axis,
+                            const double wanted[ADVICE_AXES], const struct advice_cell *of,
                             double *below, double *above)
 {
-    const double rank = rank_of(axis, wanted);
+    const double rank = rank_of(axis, wanted[axis]);
     *below = *above = NAN;
     for (const struct advice_cell *c = a->cells; c < a->cells + a->count; c++) {
         const double r = rank_of(axis, c->at[axis]);
-        if (!c->kept || isnan(r))
+        if (!c->kept || isnan(r) || (of != NULL && !same_group(of, c, axis, wanted)))
             continue;
         if (r <= rank && !(rank_of(axis, *below) >= r))
             *below = c->at[axis];
@@ -244,18 +255,29 @@ static void find_neighbours(const struct advice *a, enum advice_axis axis, doubl
         *above = *below;
 }
 
-static void keep_nearest(struct advice *a, enum advice_axis axis, double wanted)
+/* In each group: the cells on one side of the wanted value may have other values than those on the
+ * other side (slow workers of 8 and of 16). */
+static void keep_nearest(struct advice *a, enum advice_axis axis, const double wanted[ADVICE_AXES])
 {
     double below, above;
-    find_neighbours(a, axis, wanted, &below, &above);
-    if (isnan(below))
-        return; /* the cells do not tell */
+    for (size_t i = 0; i < a->count; i++) {
+        struct advice_cell *c = &a->cells[i];
+        find_neighbours(a, axis, wanted, c, &below, &above);
+        c->near = isnan(below) || c->at[axis] == below || c->at[axis] == above;
+    }
     for (size_t i = 0; i < a->count; i++)
-        a->cells[i].kept =
-            a->cells[i].kept && (a->cells[i].at[axis] == below || a->cells[i].at[axis] == above);
-    if (below == wanted || above == wanted)
-        return;
-    text_add(&a->unknown, "%s=%.4g is not in the map: ", axes[axis].key, wanted);
+        a->cells[i].kept = a->cells[i].kept && a->cells[i].near;
+}
+
+/* Says what the kept cells have in place of the wanted value. */
+static void note_neighbours(struct advice *a, enum advice_axis axis,
+                            const double wanted[ADVICE_AXES])
+{
+    double below, above;
+    find_neighbours(a, axis, wanted, NULL, &below, &above);
+    if (isnan(below) || below == wanted[axis] || above == wanted[axis])
+        return; /* the cells do not tell, or have it */
+    text_add(&a->unknown, "%s=%.4g is not in the map: ", axes[axis].key, wanted[axis]);
     if (below == above)
         text_add(&a->unknown, "nearest is %g%s\n", below,
                  axis == ADVICE_GBPS && below == 0 ? " (no limit)" : "");
@@ -278,7 +300,11 @@ static void scale_network(struct advice *a, const struct settings *s,
 {
     const struct advice_cell *map = &a->cells[0];
     const double step_ms = setting_number(s, "pace.mean_ms", map->mean_ms);
-    const double longer = step_ms / map->mean_ms, smaller = sizes->of_map / sizes->own;
+    const double smaller = sizes->of_map / sizes->own;
+    const double longer = isnan(map->mean_ms) ? 1 : step_ms / map->mean_ms;
+    if (isnan(map->mean_ms) && !isnan(step_ms))
+        text_add(&a->unknown, "pace.mean_ms=%g: the map does not tell the time of its steps\n",
+                 step_ms);
     if (smaller != 1) {
         text_add(&a->unknown,
                  "model=%s has %.0f parameters; the map was made with %s on %s, which has %.0f, so "
@@ -287,10 +313,15 @@ static void scale_network(struct advice *a, const struct settings *s,
     }
     if (longer * smaller != 1 && wanted[ADVICE_GBPS] > 0) {
         text_add(&a->unknown,
-                 "network.gbps=%g takes the share of a step of %g ms that %.3g takes of the map's "
-                 "%g ms\n",
+                 "network.gbps=%g: relative to a step of %g ms this is %.3g in the map (steps of "
+                 "%g ms)\n",
                  wanted[ADVICE_GBPS], step_ms, wanted[ADVICE_GBPS] * longer * smaller,
                  map->mean_ms);
+    }
+    if (longer != 1 && wanted[ADVICE_LATENCY] > 0) {
+        text_add(&a->unknown,
+                 "network.latency_ms=%g: relative to a step of %g ms this is %.3g in the map\n",
+                 wanted[ADVICE_LATENCY], step_ms, wanted[ADVICE_LATENCY] / longer);
     }
     wanted[ADVICE_GBPS] *= longer * smaller;
     wanted[ADVICE_LATENCY] /= longer;
@@ -317,7 +348,10 @@ void advice_ask(struct advice *a, const struct settings *s, const struct advice_
     scale_network(a, s, sizes, wanted);
     for (size_t i = 0; i < ADVICE_AXES; i++)
         if (!isnan(wanted[i]))
-            keep_nearest(a, i, wanted[i]);
+            keep_nearest(a, i, wanted);
+    for (size_t i = 0; i < ADVICE_AXES; i++)
+        if (!isnan(wanted[i]))
+            note_neighbours(a, i, wanted);
     for (size_t i = 0; i < s->count; i++) {
         if (!is_known(a, &s->at[i]))
             text_add(&a->unknown, "%s=%s: the map has no axis %s\n", s->at[i].key, s->at[i].value,
@@ -352,6 +386,8 @@ static void network_text(const struct advice_cell *c, char out[64])
 {
     if (c->at[ADVICE_GBPS] == 0 && c->at[ADVICE_LATENCY] == 0)
         snprintf(out, 64, "free");
+    else if (isnan(c->at[ADVICE_GBPS]))
+        snprintf(out, 64, "–");
     else
         snprintf(out, 64, "%g Gbit/s, %g ms", c->at[ADVICE_GBPS], c->at[ADVICE_LATENCY]);
 }
@@ -408,8 +444,10 @@ void advice_print(const struct advice *a, FILE *to)
                   {"ahead", SIDE_WIDTH},
                   {first->is_loss ? "loss (seeds)" : "points (seeds)", MARGIN_WIDTH},
                   {"sync arm", ARM_WIDTH}};
-    fprintf(to, "Ahead: %s on %s, steps of %g ms, experiment %s; from %s\n\n", first->model,
-            first->dataset, first->mean_ms, first->experiment,
+    fprintf(to, "Ahead: %s on %s, ", first->model, first->dataset);
+    if (isfinite(first->mean_ms))
+        fprintf(to, "steps of %g ms, ", first->mean_ms);
+    fprintf(to, "experiment %s; from %s\n\n", first->experiment,
             a->source != NULL ? a->source : "the published map");
     for (size_t i = 0; i < COUNT_OF(titles); i++)
         print_padded(to, titles[i].title, titles[i].width);

@@ -3,8 +3,9 @@
  * user's, and what the map does not know about it.
  *
  * A map has a value of each axis in each of its cells. For each axis that the user's settings name,
- * the cells with this value are kept, or those with the next lower and the next higher one. An axis
- * that they do not name keeps all its values.
+ * the cells with this value are kept, or those with the next lower and the next higher one, among
+ * cells with the same values of the axes before. An axis that they do not name keeps all its
+ * values.
  *
  * The network counts relative to a step: a message of P floats takes 32 P bits / bandwidth. If the
  * user's model or mean step time differ from the map's, the bandwidth with the same ratio of
@@ -32,8 +33,8 @@ struct advice_cell {
     double margin, interval; /* fractions of 1, or losses; interval NaN for one seed */
     const char *experiment, *model, *dataset, *ahead, *commit; /* point into advice.csv */
     const char *sync_arm, *async_arm, *seeds;
-    bool is_loss; /* the metric */
-    bool kept;
+    bool is_loss;    /* the metric */
+    bool kept, near; /* near: while cells are chosen */
 };
 struct advice {                /* zero-initialise; close with advice_close() */
     char *csv;                 /* owned, by free() */

@@ -90,7 +90,9 @@ struct cells_reading { /* zero-initialise; the caller frees seeds.at with free()
     const struct cells *cells;
     const struct cell *incomplete, *delayed;
     const struct cell *without_value; /* one whose finished runs have no finite figure */
-    bool absent;                      /* a cell is not in this part of the experiment */
+    const struct cell *single; /* one with too few seeds for the figure: a deviation or an interval
+                                  needs two, a pair a common one */
+    bool absent;               /* a cell is not in this part of the experiment */
     /* The seeds of the finished runs that they read, each once. Of a pair those that both have. */
     struct int_list seeds;
     unsigned fewest; /* seeds of the cell or pair that has the fewest; 0: they read none */

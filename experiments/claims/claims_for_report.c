@@ -329,6 +329,8 @@ static status describe(struct report_claim_set *j, struct report_experiment *out
     j->tuning = printed("\nTuned on the validation split\n", &r->tuning, print_tuning);
     *out = (struct report_experiment){.name = e->name,
                                       .question = e->question,
+                                      .by_loss = e->metric != METRIC_ACCURACY,
+                                      .of_validation = e->metric == METRIC_VALIDATION_LOSS,
                                       .source = e->source,
                                       .axis = plot_axis(e),
                                       .part = j->described.at,

@@ -132,7 +132,10 @@ done:
 
 static bool same_search(const struct tune_space *a, const struct tune_space *b)
 {
-    bool same = a->search.count == b->search.count && a->seeds.count == b->seeds.count;
+    /* Without `seeds` there is one. */
+    const size_t seeds_of_a = a->seeds.count > 0 ? a->seeds.count : 1;
+    const size_t seeds_of_b = b->seeds.count > 0 ? b->seeds.count : 1;
+    bool same = a->search.count == b->search.count && seeds_of_a == seeds_of_b;
     for (size_t i = 0; i < a->search.count && same; i++) {
         const char *other = settings_find(&b->search, a->search.at[i].key);
         same = other != NULL && strcmp(other, a->search.at[i].value) == 0;

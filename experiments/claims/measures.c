@@ -253,6 +253,16 @@ static void note_seeds(struct cells_reading *reading, const struct cell *a, cons
         reading->fewest = shared;
 }
 
+/* Keeps the first cell whose runs have all ended, or else the first one: then the order of the
+ * measures in a claim does not matter. */
+static void note_incomplete(struct cells_reading *r, const struct cell *cell)
+{
+    const struct cell *now = r->incomplete;
+    const bool ended = cell->finished + cell->diverged + cell->failed >= cell->planned;
+    if (now == NULL || (ended && now->finished + now->diverged + now->failed < now->planned))
+        r->incomplete = cell;
+}
+
 static void note_delayed(struct cells_reading *r, const struct cell *cell)
 {
     if (r->delayed == NULL && cell->staleness_spread_too_wide > 0)
@@ -273,13 +283,17 @@ static status measure(void *context, const char *name, const char *arm, int64_t 
     note_seeds(r, cell, cell);
     const struct measure_field *mean = find_mean(name);
     const bool counts_diverged = strcmp(name, "died") == 0;
-    if (cell->finished + (counts_diverged ? cell->diverged : 0) < cell->planned)
-        r->incomplete = cell;
+    const bool spread = strcmp(name, "deviation") == 0 || strcmp(name, "interval") == 0;
+    const bool complete = cell->finished + (counts_diverged ? cell->diverged : 0) >= cell->planned;
+    if (!complete)
+        note_incomplete(r, cell);
     else if (mean != NULL)
         *out = field_value(mean, cell);
     else
         result = mean_of(r->cells, cell, find_run_query(name), number, out);
-    if (r->incomplete != cell && !isfinite(*out))
+    if (complete && spread && cell->finished < 2)
+        r->single = cell;
+    else if (complete && !isfinite(*out))
         r->without_value = cell;
     return result;
 }
@@ -307,8 +321,10 @@ static status measure_pair(void *context, const char *name, const char *arm, int
         struct paired p;
         cells_pair(r->cells, a, b, &p);
         *out = field_value(find_pair(name), &p);
+        if (isnan(*out) && p.n < 2)
+            r->single = a;
     } else {
-        r->incomplete = is_complete(a) ? b : a;
+        note_incomplete(r, is_complete(a) ? b : a);
     }
     return OK;
 }

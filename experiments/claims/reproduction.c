@@ -312,7 +312,7 @@ static bool is_open(const struct judged_claim *j)
     const struct cell *c = j->incomplete;
     const bool lacks_runs =
         c != NULL ? c->finished + c->diverged + c->failed < c->planned : j->absent;
-    return isnan(j->value) && lacks_runs;
+    return isnan(j->value) && (lacks_runs || (c == NULL && j->single != NULL));
 }
 
 static void set_outcome(struct judged_claim *j)
@@ -347,6 +347,7 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
         j->incomplete = reading.incomplete;
         j->delayed = reading.delayed;
         j->without_value = reading.without_value;
+        j->single = reading.single;
         j->absent = c->value != NULL ? reading.absent : quick || lacks_runs;
         if (c->value != NULL && isfinite(j->value))
             TRY(interval_of(j, &reading));
@@ -364,7 +365,12 @@ void reproduction_explain(const struct judged_claim *j, bool by_label, struct te
 {
     const struct cell *c = j->incomplete;
     if (c == NULL) {
-        if (j->outcome == CLAIM_OPEN)
+        if (j->outcome == CLAIM_OPEN && j->single != NULL)
+            text_add(out,
+                     "not measured: %s with %s has too few seeds (a deviation or an interval needs "
+                     "two, a comparison a common one)",
+                     by_label ? j->single->arm->label : j->single->arm->name, j->single->title);
+        else if (j->outcome == CLAIM_OPEN)
             text_add(out, j->claim->value == NULL ? "not measured: runs are missing"
                                                   : "not measured in this part");
         else if (isnan(j->value) && j->without_value != NULL)

@@ -59,7 +59,7 @@ struct judged_claim {
     bool borderline; /* it passes, and its interval is not all in the band */
     /* Cells that it reads, or NULL: one whose runs did not all finish; one with
      * staleness_spread_too_wide; one whose finished runs have no finite figure. */
-    const struct cell *incomplete, *delayed, *without_value;
+    const struct cell *incomplete, *delayed, *without_value, *single;
     /* It reads a cell that this part of the experiment does not have. Of SQL: it may read a run
      * that is missing, or that the quick part does not have. */
     bool absent;

@@ -155,15 +155,21 @@ static void print_synchrony(const struct verdict_cells *s, FILE *to)
         fprintf(to, ", %s %s than one worker", amount(c, fabs(behind)).text,
                 behind >= 0 ? "worse" : "better");
     }
-    const struct cell *best = s->tuned;
-    if (best == NULL || (s->damped != NULL && lead(c, s->damped, best) > 0))
-        best = s->damped;
+    const struct cell *const asynchronous[] = {s->undamped, s->tuned, s->damped}, *best = NULL;
+    for (size_t i = 0; i < COUNT_OF(asynchronous); i++)
+        if (asynchronous[i] != NULL && (best == NULL || lead(c, asynchronous[i], best) > 0))
+            best = asynchronous[i];
     if (best != NULL) {
         double ahead = lead(c, s->synchronous, best);
         fprintf(to, "%s %s %s than the best asynchronous arm (%s)", s->alone != NULL ? " and" : ",",
                 amount(c, fabs(ahead)).text, ahead >= 0 ? "better" : "worse", best->arm->label);
     }
     fprintf(to, ".\n");
+}
+
+static bool can_be_compared(const struct cells *c, const struct cell *cell)
+{
+    return measured(c, cell->arm->name, cell->column) != NULL;
 }
 
 /* The score of the arms that throughput alone would choose. */
@@ -178,19 +184,19 @@ static void print_throughput(const struct verdict_cells *s, FILE *to)
             continue;
         if (fastest == NULL || cell->updates_per_second > fastest->updates_per_second)
             fastest = cell;
-        if (best == NULL || lead(c, cell, best) > 0)
+        if (can_be_compared(c, cell) && (best == NULL || lead(c, cell, best) > 0))
             best = cell;
     }
     for (size_t i = 0; fastest != NULL && i < c->count; i++) {
         const struct cell *cell = &c->at[i];
-        if (cell->column == s->column && cell->finished > 0 &&
+        if (cell->column == s->column && can_be_compared(c, cell) &&
             cell->updates_per_second >= NEARLY * fastest->updates_per_second) {
             near++;
             worst_near = worst_near == NULL || lead(c, worst_near, cell) > 0 ? cell : worst_near;
             best_near = best_near == NULL || lead(c, cell, best_near) > 0 ? cell : best_near;
         }
     }
-    if (fastest == NULL || fastest == best)
+    if (fastest == NULL || best == NULL || fastest == best)
         return;
     fprintf(to, "Most updates per second with %s: %s, %.0f/s", fastest->title, fastest->arm->label,
             fastest->updates_per_second);

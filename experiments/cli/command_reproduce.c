@@ -59,7 +59,8 @@ static void print_claims(const struct reproduction *w, const struct judged_claim
     for (size_t i = 0; i < w->e.claim_count; i++) {
         const struct judged_claim *j = &judged[i];
         counts[j->outcome]++;
-        if (j->outcome == CLAIM_OPEN && j->incomplete == NULL && j->claim->value != NULL)
+        if (j->outcome == CLAIM_OPEN && j->incomplete == NULL && j->single == NULL &&
+            j->claim->value != NULL)
             continue;
         print_padded(to, scoreboard_mark(j->outcome), 6);
         bool known = j->incomplete == NULL && j->outcome != CLAIM_OPEN;
@@ -229,6 +230,7 @@ done:
     return result;
 }
 
+/* A failed claim (ERROR_OTHER) gives way to any other error. */
 static status reproduce_each(struct reproduce *r)
 {
     status result = OK, worst = OK;
@@ -239,7 +241,7 @@ static status reproduce_each(struct reproduce *r)
         if (result == STOPPED || result == ERROR_RESULTS)
             goto done;
         if (result != OK) {
-            worst = result;
+            worst = worst == OK || worst == ERROR_OTHER ? result : worst;
             text_add(&message, "%s%s", message.length > 0 ? "; " : "", error_message());
         }
         fprintf(r->info, "\n");

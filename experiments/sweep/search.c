@@ -293,6 +293,22 @@ const struct trial *search_best(const struct search *s)
     return best;
 }
 
+/* Whether value `at` is the least or the largest of a list of three or more numbers. */
+static bool is_extreme(const struct dimension *d, size_t at)
+{
+    bool least = true, most = true;
+    double chosen, value;
+    if (d->count < 3 || !text_to_real(d->values[at], &chosen))
+        return false;
+    for (size_t i = 0; i < d->count; i++) {
+        if (!text_to_real(d->values[i], &value))
+            return false;
+        least = least && chosen <= value;
+        most = most && chosen >= value;
+    }
+    return least || most;
+}
+
 bool search_is_at_edge(const struct search *s, const struct trial *t)
 {
     bool edge = false;
@@ -300,7 +316,7 @@ bool search_is_at_edge(const struct search *s, const struct trial *t)
         const struct dimension *d = &s->space->at[i];
         double place = d->values != NULL ? NAN : dimension_place(d, t->at[i]);
         edge = edge || place < 0.05 || place > 0.95 ||
-               (d->count > 2 && (t->at[i] == 0 || t->at[i] == (double)(d->count - 1)));
+               (d->values != NULL && is_extreme(d, (size_t)t->at[i]));
     }
     return edge;
 }

@@ -66,7 +66,10 @@ static status score(struct search_study *c, const struct plan *p, size_t trial)
         accuracy += run_score.accuracy / n;
         loss += run_score.loss / n;
     }
-    c->by_loss = c->by_loss || (diverged == 0 && isnan(accuracy));
+    if (diverged == 0 && !c->scored) { /* one scale for all trials */
+        c->by_loss = c->by_loss || isnan(accuracy);
+        c->scored = true;
+    }
     const double value = diverged > 0 ? DIVERGED * diverged / n : c->by_loss ? -loss : accuracy;
     c->search.trials[trial].score = isnan(value) ? DIVERGED : value;
 done:

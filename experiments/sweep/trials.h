@@ -20,6 +20,7 @@ struct search_study {
     struct int_list seeds; /* owned */
     size_t *run_of;        /* [trial × seeds.count + seed]: index in the plan */
     bool by_loss;          /* scores are negative losses; the caller may set it */
+    bool scored;           /* a trial has a score, so by_loss stays */
 };
 struct trials { /* zero-initialise */
     struct plan plan;

@@ -62,6 +62,7 @@ struct report_experiment {
     /* The key whose values are the columns of the plots and of expected values; NULL: workers. If a
      * run has no whole number as its value, the columns of the plots are numbers of workers. */
     const char *axis;
+    bool by_loss, of_validation;   /* its metric is a loss; on the validation split */
     const char *part;              /* NULL, or the part that was judged: "the quick part" */
     const char *verdict;           /* lines, or NULL */
     const char *tuning;            /* choices of tuning and numbers of trials: lines, or NULL */

@@ -97,7 +97,7 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
         if (report_is_of(d, s, c)) {
             html_cell_text(&t, d->series[c->series].label);
             html_cell_count(&t, c->column);
-            html_cell_count(&t, c->count[RUN_FINISHED]);
+            html_cell_count(&t, tried->n);
             html_cell_number(&t, sample_mean(tried), s->by_loss ? 5 : 2);
             report_cell_interval(&t, s, tried);
             html_cell_count(&t, c->count[RUN_DIVERGED]);

@@ -97,12 +97,15 @@ static void count_run(struct report_data *d, struct report_run *r,
     }
 }
 
-/* Before any run has finished, the section is of accuracies. */
+/* The metric of the experiment. Without one: accuracy, or the loss if finished runs have none. */
 static void choose_outcome(struct report_section *s)
 {
-    s->by_loss = s->count[RUN_FINISHED] > 0 && !s->measured.accuracy;
-    s->of_validation =
-        s->by_loss && s->measured.validation_loss && (!s->measured.loss || s->trials);
+    const struct report_experiment *about = s->about;
+    const bool asked =
+        about != NULL && about->by_loss && (s->measured.loss || s->measured.validation_loss);
+    s->by_loss = asked || (s->count[RUN_FINISHED] > 0 && !s->measured.accuracy);
+    s->of_validation = s->by_loss && s->measured.validation_loss &&
+                       (!s->measured.loss || s->trials || (asked && about->of_validation));
     s->in_nats = s->of_validation && s->measured.validation;
 }
 

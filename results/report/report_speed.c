@@ -123,7 +123,7 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
             continue;
         report_cell_series(&t, d, c->series);
         html_cell_count(&t, c->column);
-        html_cell_count(&t, c->count[RUN_FINISHED]);
+        html_cell_count(&t, c->updates_per_second.n);
         html_cell_number(&t, sample_mean(&c->updates_per_second), 1);
         html_cell_number(&t, sample_interval(&c->updates_per_second), 1);
         html_cell_number(&t, sample_mean(&c->samples_per_second), 0);

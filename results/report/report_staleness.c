@@ -198,7 +198,7 @@ static void add_numbers(struct text *out, const struct report_data *d,
             html_cell_count(&t, c->column);
             html_cell_count(&t, c->staleness.n);
             html_cell_number(&t, its.pushes, 0);
-            html_cell_number(&t, its.mean, 2);
+            html_cell_number(&t, c->staleness.n > 0 ? sample_mean(&c->staleness) : its.mean, 2);
             html_cell_number(&t, sample_interval(&c->staleness), 2);
             html_cell_number(&t, its.mean > 0 ? its.deviation / its.mean : NAN, 2);
             html_cell_number(&t, its.most, 0);

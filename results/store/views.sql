@@ -10,8 +10,15 @@
 -- experiment, model, workers and cluster are equal. A setting of 0 or '' is left out, because files of older versions lack newer keys.
 CREATE VIEW run_with_settings AS
 WITH described AS (
-    -- pace.run differs between seeds, like the seed, so it is not a setting.
-    SELECT *, json_remove(coalesce(settings, config), '$.seed', '$."pace.run"') AS known FROM run),
+    -- pace.run differs between seeds, like the seed, so it is not a setting. Keys that change speed and not what is computed
+    -- are not in `settings`; those that are not the default are added here.
+    SELECT *, json_remove(json_patch(coalesce(settings, config), json_object(
+        'overlap', nullif(config ->> 'overlap', 'auto'),
+        'bucket_kib', nullif(config ->> 'bucket_kib', 512),
+        'payload', nullif(config ->> 'payload', 'auto'),
+        'transport', nullif(config ->> 'transport', 'auto'),
+        'evaluation_pause', nullif(config ->> 'evaluation_pause', 'auto'),
+        'hosts', nullif(config ->> 'hosts', ''))), '$.seed', '$."pace.run"') AS known FROM run),
 configuration AS (SELECT DISTINCT known FROM described WHERE known IS NOT NULL),
 varied AS (
     SELECT key FROM configuration, json_each(known)

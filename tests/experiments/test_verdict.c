@@ -165,6 +165,16 @@ static void it_has_the_fastest_arm_and_the_most_accurate_one(void **state)
     free(text);
 }
 
+static void the_best_asynchronous_arm_may_be_the_undamped_one(void **state)
+{
+    (void)state;
+    struct cell cells[] = {cell_of(ASYNC, 16, 80, 0), cell_of(INVERSE, 16, 70, 0),
+                           cell_of(SYNC, 16, 77.5, 0)};
+    char *text = verdict_on(cells, COUNT_OF(cells));
+    expect_has(text, "2.5 points worse than the best asynchronous arm (asynchronous)");
+    free(text);
+}
+
 static void figures_of_one_seed_bring_a_remark(void **state)
 {
     (void)state;
@@ -230,6 +240,7 @@ int main(void)
         cmocka_unit_test(tuning_that_does_not_help_recovers_nothing),
         cmocka_unit_test(without_a_loss_tuning_is_not_compared),
         cmocka_unit_test(it_has_the_fastest_arm_and_the_most_accurate_one),
+        cmocka_unit_test(the_best_asynchronous_arm_may_be_the_undamped_one),
         cmocka_unit_test(figures_of_one_seed_bring_a_remark),
         cmocka_unit_test(losses_are_compared_over_the_columns),
     };

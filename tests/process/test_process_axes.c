@@ -231,6 +231,18 @@ static void expect_advice_from_csv(struct process_rig *r)
     assert_null(strstr(process_output(r), "network.gbps")); /* it is not scaled */
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=b"), OK);
     process_expect_line(r, "Of 2 cells: ", "undecided 1");
+    /* Between two values: the other axes of the two sides have different ones. */
+    process_write(r, "sides.csv",
+                  "experiment,model,dataset,workers,worker_cv,slow_workers,slow_factor,mean_ms,"
+                  "gbps,latency_ms,ahead,margin,interval,n,metric,sync_arm,sync_score,async_arm,"
+                  "async_score,commit\n"
+                  "a,lenet,text,8,0,0,1,,1,0.3,synchronous,0,0,3,loss,sync,1,async,1,abc\n"
+                  "a,lenet,text,8,0,0,1,,10,0.05,asynchronous,0,0,3,loss,sync,1,async,1,abc\n");
+    assert_int_equal(
+        RIG_RUN(r, "advise", "results=sides.csv", "network.gbps=5", "network.latency_ms=0.05"), OK);
+    process_expect_line(r, "Of 2 cells: ", "synchronous 1, asynchronous 1");
+    process_expect_line(r, "network.gbps=5 ", "between 1 and 10");
+    assert_null(strstr(process_output(r), "nan"));
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=c"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "advise", "results=none.csv"), ERROR_RESULTS);
     process_write(r, "short.csv", "experiment,model,workers\na,gpt,4\na,4\n");

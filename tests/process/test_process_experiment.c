@@ -228,6 +228,24 @@ static void a_claim_in_sql_without_a_value_fails(void **state)
     process_expect_line(r, "no value", "band");
 }
 
+static void a_spread_of_one_seed_is_not_measured(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "alone.yaml",
+                  "name: alone\nquestion: how far apart are runs?\n"
+                  "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+                  "model: softmax, samples: 1000, batch: 10, warmup_epochs: 0}\n"
+                  "workers: [1]\nseeds: [1]\n"
+                  "arms:\n  a: {label: a, settings: {}}\n  b: {label: b, settings: {lr: 0.02}}\n"
+                  "claims:\n"
+                  "  - {claim: deviation, value: 'deviation(a, 1)', band: [0, 100], source: none}\n"
+                  "  - {claim: pair, value: 'paired_interval(a, b, 1)', band: [0, 100], "
+                  "source: none}\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "alone.yaml", "--quiet"), OK);
+    process_expect_line(r, "0 failed", "2 not measured");
+    process_expect_line(r, "not measured: a with ", "too few seeds");
+}
+
 /* As after a run that has just failed. */
 static void a_failed_run_fails_a_claim_without_executing_it_again(void **state)
 {
@@ -516,6 +534,7 @@ int main(void)
         TEST(cells_are_compared_on_the_same_seeds),
         TEST(a_claim_in_sql_waits_for_its_runs),
         TEST(a_claim_in_sql_without_a_value_fails),
+        TEST(a_spread_of_one_seed_is_not_measured),
         TEST(a_failed_run_fails_a_claim_without_executing_it_again),
         TEST(a_setting_holds_for_all_runs_or_is_refused),
         TEST(a_claim_about_finished_runs_without_a_figure_fails),

@@ -131,6 +131,8 @@ static void pairs_of_the_same_seeds_are_compared(void **state)
 }
 
 /* One finished run of `settings` and accuracy, with 100 pushes. */
+static const char *with_config; /* of the next runs; NULL: that of the rig */
+
 static void record_with(const char *settings, unsigned seed, unsigned batch, double accuracy)
 {
     int64_t id;
@@ -139,6 +141,7 @@ static void record_with(const char *settings, unsigned seed, unsigned batch, dou
     run.seed = seed;
     run.batch = batch;
     run.settings = settings;
+    run.config = with_config != NULL ? with_config : run.config;
     recorder *r = rig_begin(&run, &id);
     recorder_evaluation(r, &(struct evaluation_record){.updates = 100,
                                                        .samples = 3200,
@@ -179,6 +182,23 @@ static void runs_with_different_settings_are_not_averaged(void **state)
         assert_int_equal(lines, 1 + 3); /* a header, and three configurations */
         assert_contains(answer, "warmup_epochs=1");
     }
+}
+
+/* Such keys are no settings, because they change no bit. */
+static void runs_that_differ_in_what_changes_speed_are_not_averaged(void **state)
+{
+    (void)state;
+    static const char settings[] = "{\"batch\":32}";
+    with_config = "{\"batch\":32,\"overlap\":\"yes\",\"results\":\"a.db\"}";
+    record_with(settings, 1, 32, 0.5);
+    with_config = "{\"batch\":32,\"overlap\":\"no\",\"results\":\"a.db\"}";
+    record_with(settings, 1, 32, 0.5);
+    with_config = "{\"batch\":32,\"overlap\":\"no\",\"results\":\"b.db\"}";
+    record_with(settings, 2, 32, 0.5);
+    with_config = NULL;
+    assert_int_equal(run_query("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
+    assert_contains(answer, ",overlap=yes,1,");
+    assert_contains(answer, ",overlap=no,2,");
 }
 
 /* Their mean is one observation: they are not independent. */
@@ -496,7 +516,8 @@ int main(void)
         RIG_TEST(every_named_query_runs_on_a_file_without_runs),
         SAMPLE_TEST(pairs_of_the_same_seeds_are_compared),
         SAMPLE_TEST(accuracy_is_averaged_over_the_seeds_of_finished_runs),
-        RIG_TEST(runs_with_different_settings_are_not_averaged),
+        RIG_TEST(runs_that_differ_in_what_changes_speed_are_not_averaged),
+            RIG_TEST(runs_with_different_settings_are_not_averaged),
         RIG_TEST(runs_of_one_seed_count_as_one),
         RIG_TEST(a_row_shows_the_settings_in_which_it_differs),
         SAMPLE_TEST(damped_runs_are_compared_with_undamped_runs),

@@ -152,6 +152,20 @@ static void a_map_names_the_unit_of_its_margins(void **state UNUSED)
     assert_null(strstr(page, "test split"));
 }
 
+/* The runs have accuracies, too. */
+static void the_metric_of_an_experiment_is_shown(void **state UNUSED)
+{
+    struct report_experiment about = {
+        .name = "stale-gradients", .question = "What is lost?", .by_loss = true};
+    rig_change("UPDATE evaluation SET test_loss = 3, validation_loss = 2; "
+               "UPDATE run SET final_loss = 3");
+    write_report(&about);
+    assert_int_equal(count_in_drawings("Test loss with 4 workers", "class=\"mark\""), 6);
+    about.of_validation = true;
+    write_report(&about);
+    assert_int_equal(count_in_drawings("Validation loss with 4 workers", "class=\"mark\""), 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +176,7 @@ int main(void)
         SAMPLE_TEST(an_interval_of_losses_that_reaches_zero_ends_in_an_arrow),
         SAMPLE_TEST(trials_are_listed_with_what_chose_between_them),
         SAMPLE_TEST(a_map_names_the_unit_of_its_margins),
+        SAMPLE_TEST(the_metric_of_an_experiment_is_shown),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     free(page);
