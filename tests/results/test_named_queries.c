@@ -517,7 +517,7 @@ int main(void)
         SAMPLE_TEST(pairs_of_the_same_seeds_are_compared),
         SAMPLE_TEST(accuracy_is_averaged_over_the_seeds_of_finished_runs),
         RIG_TEST(runs_that_differ_in_what_changes_speed_are_not_averaged),
-            RIG_TEST(runs_with_different_settings_are_not_averaged),
+        RIG_TEST(runs_with_different_settings_are_not_averaged),
         RIG_TEST(runs_of_one_seed_count_as_one),
         RIG_TEST(a_row_shows_the_settings_in_which_it_differs),
         SAMPLE_TEST(damped_runs_are_compared_with_undamped_runs),
