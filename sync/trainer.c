@@ -504,8 +504,6 @@ static status trainer_open(struct trainer *t, const struct sync_trainer_options 
     TRY(sync_trainer_check(o->settings));
     TRY(training_length_of(o->settings, epoch, t->update_samples, &t->length));
     TRY(schedule_open(&t->schedule, o->settings, ranks, t->length.total_samples, epoch));
-    if (o->communicator->rank == 0)
-        schedule_warn_of_length(o->settings, t->length.total_samples, epoch);
     t->delay_rate = delay_rate_of(o->settings);
     t->may_skip = strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;
     t->verify_every = (uint64_t)options_integer(o->settings, "verify_every");

@@ -11,7 +11,6 @@
 #include "ps/virtual/virtual.h"
 #include "results/query/push_reader.h"
 #include "sync/trainer.h"
-#include "worker/optimizer/schedule.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +67,10 @@ static status train_ranks(struct role_process *p, gradient_pool *pool, const pac
                                            .virtual = &ranks,
                                            .hooks = p->hooks,
                                            .recorder = p->recorder};
+    struct training_length length;
+    const uint64_t epoch = worker_epoch_samples(p->worker);
+    TRY(training_length_of(o, epoch, (uint64_t)options_integer(o, "batch") * ranks.count, &length));
+    role_warn_of_warmup(o, length.total_samples, epoch);
     cluster_open(&ranks.cluster, o, steps);
     TRY(communicator_open_alone(&trainer.communicator, worker_parameter_count(p->worker)));
     TRY(sync_trainer_run(&trainer, out));
@@ -92,7 +95,7 @@ static status train(struct role_process *p, gradient_pool *pool, const pace *ste
                                       .recorder = p->recorder};
     const uint64_t epoch = worker_epoch_samples(gradient_pool_own(pool));
     TRY(role_server_length(o, epoch, &cluster.length));
-    schedule_warn_of_length(o, cluster.length.total_samples, epoch);
+    role_warn_of_warmup(o, cluster.length.total_samples, epoch);
     TRY(virtual_run(&cluster, out));
 done:
     return result;

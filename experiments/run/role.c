@@ -8,8 +8,10 @@
 #include "experiments/config/precision_trial.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/provenance.h"
+#include "experiments/run/queued_run.h"
 #include "experiments/run/run_checkpoint.h"
 #include "ps/core/late_workers.h"
+#include "worker/optimizer/schedule.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -226,6 +228,12 @@ done:
         recorder_close(&p->recorder); /* there is no row to finish */
     run_row_close(&row);
     return result;
+}
+
+void role_warn_of_warmup(const options *o, uint64_t total_samples, uint64_t epoch_samples)
+{
+    if (getenv(QUEUED_TITLE) == NULL && options_text(o, "experiment")[0] == '\0')
+        schedule_warn_of_length(o, total_samples, epoch_samples);
 }
 
 /* ---- the end ------------------------------------------------------------------------------------

@@ -54,6 +54,10 @@ status role_end(struct role_process *p, status ended, const struct training_outc
 status role_server_length(const options *o, uint64_t epoch_samples,
                           struct training_length *out) MUST_CHECK;
 
+/* Warns if training ends before its warm-up does. The runs of sweeps and experiments are not
+ * commented. */
+void role_warn_of_warmup(const options *o, uint64_t total_samples, uint64_t epoch_samples);
+
 /* Removes "KEY=3" from the settings and sets *out to its number. *out is unchanged if there is no
  * such setting. ERROR_USAGE: not a number below `limit`. */
 status role_take_number(struct settings *s, const char *key, unsigned limit,

@@ -13,7 +13,6 @@
 #include "ps/core/late_workers.h"
 #include "ps/server/server.h"
 #include "ps/core/slices.h"
-#include "worker/optimizer/schedule.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -210,7 +209,7 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
     };
     TRY(role_server_length(o, epoch, &server.length));
     if (p->index == 0)
-        schedule_warn_of_length(o, server.length.total_samples, epoch);
+        role_warn_of_warmup(o, server.length.total_samples, epoch);
     if (p->index > 0) {
         TRY(copy_layers(&layers, &server.layers));
         worker_close(&p->worker);

@@ -57,8 +57,6 @@ static status loop_open(struct pipeline_loop *l, const struct sync_trainer_optio
     l->update_samples = (uint64_t)options_integer(o->settings, "batch") * replicas;
     TRY(training_length_of(o->settings, epoch, l->update_samples, &l->length));
     TRY(schedule_open(&l->schedule, o->settings, replicas, l->length.total_samples, epoch));
-    if (o->communicator->rank == 0)
-        schedule_warn_of_length(o->settings, l->length.total_samples, epoch);
     TRY(pipeline_stage_open(&l->p, o));
     TRY(sync_metrics_open(&l->report, o, &l->length, &begin));
     TRY(passes_open(&l->p.passes, o->settings, l->c, &l->report, passes_most(l)));

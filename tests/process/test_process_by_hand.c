@@ -308,6 +308,9 @@ static void a_run_without_length_is_an_error_and_too_many_threads_a_warning(void
     assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", threads), OK);
     process_expect_errors_contain(r, "warning: ");
     assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", "threads=1"), OK);
+    process_expect_errors_contain(r, "warmup_epochs=1");
+    assert_int_equal(
+        RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", "threads=1", "warmup_epochs=0"), OK);
     assert_null(strstr(process_errors(r), "warning: "));
 }
 

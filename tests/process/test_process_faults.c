@@ -410,7 +410,9 @@ static int run_unread(struct process_rig *r, const char *const *arguments)
 static void a_run_with_a_closed_stdout_finishes(void **state)
 {
     struct process_rig *r = *state;
-    assert_int_equal(run_unread(r, (const char *const[]){"run", RIG_SMALL, "--quiet", NULL}), OK);
+    assert_int_equal(
+        run_unread(r, (const char *const[]){"run", RIG_SMALL, "warmup_epochs=0", "--quiet", NULL}),
+        OK);
     assert_string_equal(process_errors(r), "");
     assert_int_equal(
         run_unread(r, (const char *const[]){"sweep", RIG_SMALL, "seed=2,3", "--quiet", NULL}), OK);

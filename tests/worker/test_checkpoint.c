@@ -251,7 +251,7 @@ static void a_failed_write_keeps_the_old_file(void **state)
     snprintf(nowhere, sizeof nowhere, "%s/absent/x.safetensors", folder);
     assert_int_equal(checkpoint_write(nowhere, written, 1, NULL, 0), ERROR_OTHER);
     assert_non_null(strstr(error_message(), nowhere));
-    assert_int_equal(checkpoint_write(folder, written, 1, NULL, 0), ERROR_OTHER);
+    assert_int_equal(checkpoint_write(folder, written, 1, NULL, 0), ERROR_USAGE);
     write_example();
     write_example(); /* replaces the file */
     assert_int_equal(read_example(), OK);

@@ -99,8 +99,7 @@ done:
 void schedule_warn_of_length(const options *o, uint64_t total_samples, uint64_t epoch_samples)
 {
     struct schedule s;
-    if (options_text(o, "experiment")[0] != '\0' ||
-        schedule_open(&s, o, 1, total_samples, epoch_samples) != OK)
+    if (schedule_open(&s, o, 1, total_samples, epoch_samples) != OK)
         return;
     const bool timed = s.warmup_seconds > 0;
     const double length = timed ? s.warmup_seconds : s.warmup_samples;
