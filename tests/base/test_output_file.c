@@ -134,7 +134,8 @@ static void invalid_paths_are_errors(void **state UNUSED)
     assert_int_equal(put("-", ""), ERROR_USAGE);
     assert_int_equal(put("", ""), ERROR_USAGE);
     assert_int_equal(put("nowhere/a", ""), ERROR_OTHER);
-    assert_int_equal(put(".", ""), ERROR_OTHER);
+    assert_int_equal(put(".", ""), ERROR_USAGE);
+    assert_int_equal(output_file_check("."), ERROR_USAGE);
     assert_int_equal(output_file_check("nowhere/a"), ERROR_OTHER);
     assert_int_equal(output_file_check("a"), OK);
     expect_files("*", 0);
