@@ -109,14 +109,29 @@ static void released(void *context, unsigned server, unsigned w, bool everywhere
     (void)everywhere;
 }
 
-/* The records of a worker are written in the order of its pushes. */
+/* The recorded push that this record is of. A worker's records are written in the order of its
+ * pushes, but a push in the running sum is written after a later one that is not finite. */
+static const struct replay_event *recorded_push(const struct replay *r, struct replay_progress *p,
+                                                const struct push_record *row)
+{
+    const unsigned w = row->worker;
+    size_t *next = &p->pushes[p->first[w] + p->written[w]++], *end = &p->pushes[p->first[w + 1]];
+    REQUIRE(next < end);
+    size_t *at = next;
+    while (r->o->compares && at < end && p->events->at[*at].recorded->arrival != row->arrival)
+        at++;
+    if (at < end) { /* else the replay differs */
+        const size_t found = *at;
+        memmove(next + 1, next, (size_t)(at - next) * sizeof *next);
+        *next = found;
+    }
+    return &p->events->at[*next];
+}
+
 static void record(void *context, struct push_record *row)
 {
     struct replay *r = context;
-    struct replay_progress *p = &r->servers[row->server];
-    unsigned w = row->worker;
-    REQUIRE(p->first[w] + p->written[w] < p->first[w + 1]);
-    const struct replay_event *event = &p->events->at[p->pushes[p->first[w] + p->written[w]++]];
+    const struct replay_event *event = recorded_push(r, &r->servers[row->server], row);
     row->queue_us = event->recorded->queue_us;
     row->apply_us = event->recorded->apply_us;
     if (r->o->compares)

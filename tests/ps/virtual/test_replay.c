@@ -312,6 +312,22 @@ static void skipped_gradients_are_skipped_in_the_replay(void **state)
     expect_replayed(r);
 }
 
+/* With room for three gradients, a worker that still has one in the sum reads the next version,
+ * which is too large, and the record of its skipped gradient comes first. */
+static void a_skipped_gradient_overtakes_one_in_the_sum(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=2",
+                             "lr=1e6", "schedule=constant", "model=mlp", "samples=60000",
+                             "consistency=buffered", "consistency.size=3", "on_nonfinite=skip"),
+                     ERROR_DIVERGED);
+    assert_string_equal(process_ask(r, "SELECT count(*) > 0 FROM push AS a JOIN push AS b "
+                                       "ON a.worker = b.worker AND a.sequence < b.sequence AND "
+                                       "a.number > b.number"),
+                        "1");
+    expect_replayed(r);
+}
+
 /* The replay then diverges where the changed record does not. */
 static void a_changed_end_is_found(void **state)
 {
@@ -543,6 +559,7 @@ int main(void)
         TEST(a_run_that_was_stopped_replays),
         TEST(a_run_that_diverged_replays_until_it_diverged),
         TEST(skipped_gradients_are_skipped_in_the_replay),
+        TEST(a_skipped_gradient_overtakes_one_in_the_sum),
         TEST(a_changed_end_is_found),
         TEST(a_changed_row_is_named),
         TEST(every_computed_column_is_compared),
