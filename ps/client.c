@@ -171,6 +171,7 @@ static status fill_release(ps_client *c, struct ps_release *out, uint64_t since_
     }
     double waited_us = since_ns > 0 ? (double)(clock_ns() - since_ns) * 1e-3 : 0;
     out->version = first.version;
+    out->samples = first.samples;
     out->batch = first.batch;
     out->parameters = gather(c);
     out->gradient = c->gradient;

@@ -46,6 +46,7 @@ struct ps_client_options {
 struct ps_release {
     bool finished;    /* training is complete: there are no parameters; close the client */
     uint64_t version; /* with several servers and read=torn: the version of server 0 */
+    uint64_t samples; /* that training has used up to this version */
     uint64_t batch;   /* number of the batch to compute: 0, 1, 2, …; with an outer rule the number
                          of the round of batches (local_steps.h). A worker that replaces a lost one
                          continues at the lost worker's batch */

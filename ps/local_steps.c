@@ -5,25 +5,12 @@
 #include "base/memory.h"
 #include "base/vector.h"
 #include "ps/core/arithmetic.h"
-#include "ps/rules/consistency/consistency.h"
 
 #include <string.h>
 
 enum { ALIGNED = 16 }; /* floats of a cache line; each vector in the scratch starts on one */
 
 /* ---- the plan ------------------------------------------------------------------------------ */
-
-static status per_update(const struct local_steps_plan *p, const options *o, uint64_t *samples)
-{
-    status result = OK;
-    struct consistency consistency;
-    unsigned gradients;
-    TRY(consistency_open(&consistency, o));
-    TRY(consistency_per_update(&consistency, p->workers, &gradients));
-    *samples = p->batch * p->outer.steps * gradients;
-done:
-    return result;
-}
 
 status local_steps_plan_open(struct local_steps_plan *out, const options *o, unsigned workers,
                              size_t count, uint64_t total_samples, uint64_t epoch_samples)
@@ -41,7 +28,6 @@ status local_steps_plan_open(struct local_steps_plan *out, const options *o, uns
     registry_parameters(about, o, out->parameters, OPTIMIZER_PARAMETERS);
     TRY(schedule_open(&out->schedule, o, workers, total_samples, epoch_samples));
     out->batch = (uint64_t)options_integer(o, "batch");
-    TRY(per_update(out, o, &out->update));
 done:
     return result;
 }
@@ -92,10 +78,10 @@ size_t local_steps_scratch(const struct local_steps_plan *p)
     return (step_vectors(p) + (p->pull.kind != NULL)) * stride(p);
 }
 
-static double rate_of(const struct local_steps_plan *p, uint64_t version, unsigned step)
+static double rate_of(const struct local_steps_plan *p, uint64_t samples, unsigned step)
 {
     uint64_t per_step = p->workers * p->batch; /* samples, if all workers advance at one speed */
-    uint64_t before = version * p->update + step * per_step;
+    uint64_t before = samples + step * per_step;
     return schedule_rate(&p->schedule, before, before + per_step);
 }
 
@@ -209,7 +195,7 @@ static status run_from_read(const struct local_steps_plan *p, struct source *s)
     memset(displacement, 0, p->count * sizeof(float));
     for (unsigned j = 0; j < p->outer.steps; j++) {
         TRY(step_gradient(s, push->number * p->outer.steps + j, from, gradient));
-        step(p, &call, j, rate_of(p, push->version, j), from, gradient);
+        step(p, &call, j, rate_of(p, push->samples, j), from, gradient);
         if (j + 1 < p->outer.steps) {
             add(p->count, push->parameters, displacement, at);
             from = at;
@@ -278,7 +264,7 @@ static status run_elastic(struct local_steps *l, struct source *s)
             vector_add_weighted(p->count, p->rule.weight_decay, at, false, gradient);
         if (exchanged && j == 0)
             elastic_pull(p->count, share, push->parameters, l->parameters);
-        float lr = (float)rate_of(p, push->version, j);
+        float lr = (float)rate_of(p, push->samples, j);
         if (l->velocity != NULL)
             momentum_step(p->count, lr, p->rule.momentum, gradient, l->velocity, l->parameters);
         else
@@ -303,7 +289,7 @@ static void round_read(const struct local_steps_plan *p, struct local_steps_push
 static void compress(struct local_steps *l, struct local_steps_push *push)
 {
     const uint64_t begin = clock_ns();
-    push->coded = push_codes_apply(&l->codes, push->version, push->difference, push->stats.loss);
+    push->coded = push_codes_apply(&l->codes, push->samples, push->difference, push->stats.loss);
     push->stats.compute_ns += clock_ns() - begin;
 }
 

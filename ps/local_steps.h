@@ -8,13 +8,14 @@
  *     at 0. The push is Σ η u, the sum of the steps. It is not θ_read − x, which float32
  *     would round: one local step then equals one update of the server. With outer.rho each
  *     gradient is that of f(x) + ρ/2 ‖x − θ_read‖². The push is a pure function of (model, dataset,
- *     seed, worker, k, θ_read, version).
+ *     seed, worker, k, θ_read, S).
  *   - elastic: the worker keeps x and v from push to push (outer_easgd.c). The push is a pure
  *     function of x, v and the above.
  *
- * Step j after reading version n uses schedule_rate at sample S + j·W·batch, where S = n · (samples
- * in an update). This assumes that all W workers advance at the same speed. The rate depends on
- * what was read and not on when, so replay and simulation take the same steps.
+ * Step j uses schedule_rate at sample S + j·W·batch, where S is the number of samples that training
+ * had used up to θ_read: meanwhile the other W − 1 workers advance, at the same speed if all are
+ * alike. The rate depends on what was read and not on when, so replay and simulation take the same
+ * steps.
  *
  * With key compression a push is the decoded code of the above (ps/push_codes.h), and also a
  * function of the worker's residual. With key pull_precision θ_read is rounded first
@@ -43,7 +44,7 @@ struct local_steps_plan {
     struct optimizer_rule rule;
     double parameters[OPTIMIZER_PARAMETERS]; /* of `kind` */
     struct schedule schedule;
-    uint64_t batch, update; /* samples of a batch, and in an update */
+    uint64_t batch; /* samples of one */
 };
 /* Reads outer, its dotted keys, pull_precision, optimizer, momentum, weight_decay, batch,
  * consistency, and the keys that schedule_open reads. Errors: those of outer_open. */
@@ -82,7 +83,7 @@ typedef status local_gradient(void *context, const float *parameters, uint64_t b
 
 struct local_steps_push {
     const float *parameters; /* [count] θ_read, not rounded; constant during the call */
-    uint64_t version;        /* of θ_read */
+    uint64_t samples;        /* that training had used up to θ_read */
     uint64_t number;         /* k */
     float *difference;       /* [count] output: what the worker pushes */
     float *scratch;          /* local_steps_scratch floats; 64-byte alignment is faster */

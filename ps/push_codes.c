@@ -14,7 +14,7 @@ status push_codes_open(struct push_codes *p, const options *settings,
     if (compression_of(settings) == NULL)
         goto done;
     TRY(slices_open(&p->slices, settings, layers, count));
-    TRY(slice_code_epochs(&p->update_epochs, settings, epoch_samples));
+    p->epoch_samples = epoch_samples;
     TRY(memory_new(&p->servers, p->slices.servers, sizeof *p->servers, "codes"));
     for (unsigned i = 0; i < p->slices.servers; i++) {
         struct push_code *code = &p->servers[i];
@@ -50,12 +50,17 @@ void push_codes_reset(struct push_codes *p)
         compression_reset(p->servers[i].compression);
 }
 
-size_t push_codes_bytes(const struct push_codes *p, unsigned server, uint64_t version)
+static double epoch_of(const struct push_codes *p, uint64_t samples)
 {
-    return compression_bytes_at(p->servers[server].compression, (double)version * p->update_epochs);
+    return (double)samples / (double)p->epoch_samples;
 }
 
-bool push_codes_apply(struct push_codes *p, uint64_t version, float *gradient, float loss)
+size_t push_codes_bytes(const struct push_codes *p, unsigned server, uint64_t samples)
+{
+    return compression_bytes_at(p->servers[server].compression, epoch_of(p, samples));
+}
+
+bool push_codes_apply(struct push_codes *p, uint64_t samples, float *gradient, float loss)
 {
     const size_t count = p->slices.begin[p->slices.servers];
     if (!isfinite(loss) || !isfinite(vector_sum_of_squares(count, gradient)))
@@ -63,7 +68,7 @@ bool push_codes_apply(struct push_codes *p, uint64_t version, float *gradient, f
     for (unsigned i = 0; i < p->slices.servers; i++) {
         struct push_code *code = &p->servers[i];
         float *slice = gradient + p->slices.begin[i];
-        compression_set_epoch(code->compression, (double)version * p->update_epochs);
+        compression_set_epoch(code->compression, epoch_of(p, samples));
         code->size = compression_code_bytes(code->compression);
         compression_encode(code->compression, slice, 0, code->compression->count, code->bytes);
         compression_decode(code->compression, code->bytes, slice);

@@ -25,7 +25,7 @@ struct push_code {
 struct push_codes {
     struct slices slices;
     struct push_code *servers; /* [slices.servers]; NULL: compression=none */
-    double update_epochs;      /* slice_code_epochs */
+    uint64_t epoch_samples;
 };
 
 /* Reads compression, its dotted keys, and the keys of slices_open. `layers`: worker_layers.
@@ -35,14 +35,15 @@ status push_codes_open(struct push_codes *p, const options *settings,
                        uint64_t epoch_samples) MUST_CHECK;
 void push_codes_close(struct push_codes *p);
 bool push_codes_enabled(const struct push_codes *p);
-/* Bytes of a push to that server from a worker that has read this version. */
-size_t push_codes_bytes(const struct push_codes *p, unsigned server, uint64_t version);
+/* Bytes of a push to that server. `samples`: that training had used up to the version that the
+ * worker has read. */
+size_t push_codes_bytes(const struct push_codes *p, unsigned server, uint64_t samples);
 /* Sets the residual to 0, and with compression=dgc the velocity. */
 void push_codes_reset(struct push_codes *p);
-/* `version`: that the worker has read. gradient ← the decoded values of gradient + residual; writes
+/* `samples`: as in push_codes_bytes. gradient ← the decoded values of gradient + residual; writes
  * the codes and the new residual. The codes stay until the next call. False: loss or gradient is
  * not finite; the gradient, the codes and the residual are unchanged. The caller then pushes the
  * floats, and the server sees them. */
-bool push_codes_apply(struct push_codes *p, uint64_t version, float *gradient, float loss);
+bool push_codes_apply(struct push_codes *p, uint64_t samples, float *gradient, float loss);
 
 #endif

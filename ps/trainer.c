@@ -55,7 +55,7 @@ status ps_trainer_run(const struct ps_trainer_options *o)
     worker_hold_memory(o->worker);
     while (!at.finished) {
         struct local_steps_push steps = {.parameters = at.parameters,
-                                         .version = at.version,
+                                         .samples = at.samples,
                                          .number = at.batch,
                                          .difference = at.gradient,
                                          .scratch = scratch};

@@ -502,7 +502,7 @@ static status trainer_open(struct trainer *t, const struct sync_trainer_options 
     t->c = o->communicator;
     t->update_samples = (uint64_t)options_integer(o->settings, "batch") * ranks;
     TRY(sync_trainer_check(o->settings));
-    TRY(training_length_of(o->settings, epoch, t->update_samples, &t->length));
+    TRY(training_length_of(o->settings, epoch, (double)t->update_samples, &t->length));
     TRY(schedule_open(&t->schedule, o->settings, ranks, t->length.total_samples, epoch));
     t->delay_rate = delay_rate_of(o->settings);
     t->may_skip = strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;

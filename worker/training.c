@@ -41,7 +41,7 @@ static status refuse_lengths(const options *o)
     return result;
 }
 
-status training_length_of(const options *o, uint64_t epoch_samples, uint64_t update_samples,
+status training_length_of(const options *o, uint64_t epoch_samples, double update_samples,
                           struct training_length *out)
 {
     status result = OK;
@@ -55,7 +55,7 @@ status training_length_of(const options *o, uint64_t epoch_samples, uint64_t upd
     if (set > 1)
         TRY(refuse_lengths(o));
     double total = samples > 0   ? (double)samples
-                   : updates > 0 ? (double)updates * (double)update_samples
+                   : updates > 0 ? floor((double)updates * update_samples + 0.5)
                                  : floor(epochs * (double)epoch_samples + 0.5);
     double every = options_real(o, "evaluate_every") * (double)epoch_samples;
     total = seconds > 0 ? 1 : total;
@@ -72,9 +72,7 @@ status training_length_of(const options *o, uint64_t epoch_samples, uint64_t upd
              total, every);
     }
     out->seconds = seconds;
-    out->total_samples = seconds > 0   ? TRAINING_ENDLESS
-                         : updates > 0 ? updates * update_samples
-                                       : (uint64_t)total;
+    out->total_samples = seconds > 0 ? TRAINING_ENDLESS : (uint64_t)total;
     out->evaluate_every = samples_of(options_real(o, "evaluate_every"), epoch_samples);
 done:
     return result;

@@ -93,8 +93,8 @@ struct training_outcome {
 
 /* Length of the training, from the one key of epochs | samples | updates | seconds that is set, and
  * samples between evaluations, from evaluate_every (in epochs; 0: evaluate only at the end).
- * `update_samples`: samples per update. ERROR_USAGE: more than one of the four keys is set, or the
- * length is 0 samples, or 2^62 or more. */
+ * `update_samples`: mean samples per update. ERROR_USAGE: more than one of the four keys is set, or
+ * the length is 0 samples, or 2^62 or more. */
 struct training_length {
     uint64_t total_samples, evaluate_every;
     double seconds; /* of training; then total_samples is TRAINING_ENDLESS. 0: samples count */
@@ -119,7 +119,7 @@ static inline uint64_t training_expected_samples(const struct training_length *l
         return l->total_samples;
     return seconds > 0 ? (uint64_t)((double)samples * l->seconds / seconds) : 0;
 }
-status training_length_of(const options *o, uint64_t epoch_samples, uint64_t update_samples,
+status training_length_of(const options *o, uint64_t epoch_samples, double update_samples,
                           struct training_length *out) MUST_CHECK;
 /* Samples between checkpoints, from key checkpoint_every (in epochs); 0: no periodic checkpoints.
  */

@@ -562,7 +562,7 @@ status config_check_replay(const options *o)
     TRY(slices_check(o));
     TRY(consistency_open(&consistency, o));
     TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));
-    TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));
+    TRY(training_length_of(o, UINT32_MAX, (double)options_integer(o, "batch"), &length));
     TRY(schedule_open(&schedule, o, 1, length.total_samples, UINT32_MAX));
 done:
     return result;

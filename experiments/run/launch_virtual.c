@@ -69,7 +69,7 @@ static status train_ranks(struct role_process *p, gradient_pool *pool, const pac
                                            .recorder = p->recorder};
     struct training_length length;
     const uint64_t epoch = worker_epoch_samples(p->worker);
-    TRY(training_length_of(o, epoch, (uint64_t)options_integer(o, "batch") * ranks.count, &length));
+    TRY(training_length_of(o, epoch, (double)options_integer(o, "batch") * ranks.count, &length));
     role_warn_of_warmup(o, length.total_samples, epoch);
     cluster_open(&ranks.cluster, o, steps);
     TRY(communicator_open_alone(&trainer.communicator, worker_parameter_count(p->worker)));

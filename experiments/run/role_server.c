@@ -17,19 +17,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* An update consists of the policy's number of gradients (if no worker is lost), each of as many
- * batches as a worker has local steps. */
+/* An update consists of the policy's mean number of gradients (if no worker is lost), each of as
+ * many batches as a worker has local steps. */
 status role_server_length(const options *o, uint64_t epoch_samples, struct training_length *out)
 {
     status result = OK;
     struct consistency consistency;
     struct outer outer;
-    unsigned gradients, workers = (unsigned)options_integer(o, "workers");
+    double gradients;
+    const unsigned workers = (unsigned)options_integer(o, "workers");
     TRY(consistency_open(&consistency, o));
-    TRY(consistency_per_update(&consistency, workers, &gradients));
+    TRY(consistency_mean_gradients(&consistency, workers, &gradients));
     TRY(outer_open(&outer, o, workers));
     TRY(training_length_of(o, epoch_samples,
-                           (uint64_t)options_integer(o, "batch") * outer.steps * gradients, out));
+                           (double)options_integer(o, "batch") * outer.steps * gradients, out));
 done:
     return result;
 }

@@ -155,6 +155,7 @@ static void emit_release(server_core *c, const struct member *member)
     struct server_action *action = core_emit(c, SERVER_RELEASE);
     action->worker = core_number_of(c, member);
     action->version = member->version;
+    action->samples = member->samples;
     action->slot = member->slot;
     action->record.waited_for = member->waited_for;
 }
@@ -187,6 +188,7 @@ static void release(server_core *c, struct member *member)
     core_move(c, member, MEMBER_READING);
     member->waited_for = core_number_of(c, member) == c->cause ? NO_WORKER : (int32_t)c->cause;
     member->version = c->version;
+    member->samples = c->samples_used;
     member->slot = c->latest;
     c->slot_readers[c->latest]++;
     emit_release(c, member);

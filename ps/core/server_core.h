@@ -76,7 +76,8 @@ struct server_push {
 enum { SERVER_CORE_SKIPS = 10 };
 
 enum server_action_kind {
-    SERVER_RELEASE,  /* release `worker` with `version` in `slot`. record.waited_for: the worker
+    SERVER_RELEASE,  /* release `worker` with `version`, which `samples` samples were used for, in
+                        `slot`. record.waited_for: the worker
                         whose event released it, if that is another one; the record of its next push
                         repeats it */
     SERVER_RECORD,   /* `record` is the outcome of one push. The caller sets apply_us and adds to
@@ -95,7 +96,7 @@ struct server_action {
     enum server_action_kind kind;
     unsigned worker;
     unsigned slot;
-    uint64_t version;
+    uint64_t version, samples;
     bool taken;
     struct push_record record;
 };

@@ -35,6 +35,7 @@ struct member {
     uint64_t next_batch; /* the batch after that of the last push, over all incarnations */
     uint64_t clock;      /* pushes over all incarnations; see server_core_lost() */
     uint64_t version;    /* of the last release */
+    uint64_t samples;    /* used up to that version */
     unsigned slot;       /* of the last release */
     int32_t waited_for;  /* the worker whose event caused the last release; NO_WORKER: its own */
     /* The held push: */

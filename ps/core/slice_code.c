@@ -2,8 +2,6 @@
 #include "ps/core/slice_code.h"
 
 #include "base/memory.h"
-#include "ps/rules/consistency/consistency.h"
-#include "ps/rules/outer/outer.h"
 
 /* ends[0..result) ← where each tensor of the slice ends, counted from the slice's begin. */
 static size_t tensor_ends(const struct slices *s, unsigned server,
@@ -36,20 +34,6 @@ status slice_code_open(compression **out, const options *settings, const struct 
             : compression_open_decoder(out, kind, settings, count, ends, tensors));
 done:
     memory_free(ends);
-    return result;
-}
-
-status slice_code_epochs(double *out, const options *o, uint64_t epoch_samples)
-{
-    status result = OK;
-    struct consistency consistency;
-    struct outer outer;
-    unsigned gradients, workers = (unsigned)options_integer(o, "workers");
-    TRY(consistency_open(&consistency, o));
-    TRY(consistency_per_update(&consistency, workers, &gradients));
-    TRY(outer_open(&outer, o, workers));
-    *out = (double)options_integer(o, "batch") * outer.steps * gradients / (double)epoch_samples;
-done:
     return result;
 }
 

@@ -18,9 +18,6 @@ enum slice_code_use { SLICE_CODE_ENCODES, SLICE_CODE_DECODES /* without a residu
 status slice_code_open(compression **out, const options *settings, const struct slices *s,
                        unsigned server, const struct optimizer_layers *layers,
                        enum slice_code_use use) MUST_CHECK;
-/* *out ← epochs of an update, for compression_set_epoch: a code for the version that a worker has
- * read is of that version × this. */
-status slice_code_epochs(double *out, const options *settings, uint64_t epoch_samples) MUST_CHECK;
 /* Bytes of a push to this server at that epoch: of the code, or of the floats if `z` is NULL. */
 size_t slice_push_bytes(const compression *z, const struct slices *s, unsigned server,
                         double epoch);

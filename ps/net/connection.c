@@ -431,6 +431,7 @@ struct connection_release connection_release(const connection *c)
     REQUIRE(c->released);
     return (struct connection_release){
         .version = c->release.version,
+        .samples = c->release.samples,
         .batch = c->first_batch + c->next,
         .parameters = c->shared ? payload_slot(&c->view, c->release.slot) : c->own_parameters,
         .paused_us = c->release.paused_us};

@@ -31,10 +31,10 @@ struct connection_options {
 
 /* The parameters of a release; valid until the next push. */
 struct connection_release {
-    uint64_t version;
-    uint64_t batch;          /* number of the batch to compute */
-    const float *parameters; /* [count], constant */
-    double paused_us;        /* the part of the wait that was an evaluation */
+    uint64_t version, samples; /* samples: used by training up to this version */
+    uint64_t batch;            /* number of the batch to compute */
+    const float *parameters;   /* [count], constant */
+    double paused_us;          /* the part of the wait that was an evaluation */
 };
 
 /* Sends a hello. The first release comes later, from connection_advance(). */

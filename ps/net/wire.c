@@ -14,7 +14,7 @@ static const struct {
     [WIRE_HELLO] = {"hello", 48, false},
     [WIRE_WELCOME] = {"welcome", 96, false},
     [WIRE_READY] = {"ready", 4, false},
-    [WIRE_RELEASE] = {"release", 24, false},
+    [WIRE_RELEASE] = {"release", 32, false},
     [WIRE_PARAMETERS] = {"parameters", 16, true},
     [WIRE_PUSH] = {"push", 68, false},
     [WIRE_GRADIENT] = {"gradient", 16, true},
@@ -233,6 +233,7 @@ static void walk_body(struct cursor *c, struct wire_message *m)
         break;
     case WIRE_RELEASE:
         u64(c, &m->release.version);
+        u64(c, &m->release.samples);
         u32(c, &m->release.slot);
         u32(c, &m->release.payload);
         f64(c, &m->release.paused_us);

@@ -13,7 +13,7 @@
 #include "results/records.h"
 
 enum {
-    WIRE_VERSION = 1,
+    WIRE_VERSION = 2,
     WIRE_HEAD_BYTES = 48,
     WIRE_TEXT_BYTES = 192, /* with at least one NUL */
     WIRE_CODE_BYTES = 24,  /* with at least one NUL */
@@ -81,6 +81,7 @@ struct wire_ready {
 
 struct wire_release {
     uint64_t version;
+    uint64_t samples; /* that training has used up to this version */
     uint32_t slot, payload;
     double paused_us; /* the part of the worker's wait that was an evaluation */
 };

@@ -64,7 +64,6 @@ static status open_core(struct server *s)
                       strcmp(options_text(s->o->settings, "payload"), "frames") != 0;
     TRY(slice_code_open(&s->codes, s->o->settings, &s->slices, s->o->server, &s->o->layers,
                         SLICE_CODE_DECODES));
-    TRY(slice_code_epochs(&s->update_epochs, s->o->settings, s->o->epoch_samples));
     TRY(helpers_open_for_cores(&s->helpers));
     TRY(server_core_open(&s->core,
                          &(struct server_core_options){

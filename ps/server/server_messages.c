@@ -211,7 +211,7 @@ static void on_push(struct server *s, unsigned w, const struct channel_received 
 /* Position of the version that the worker has read, for its code. */
 static double released_epoch(const struct server *s, const struct peer *p)
 {
-    return (double)p->release.release.version * s->update_epochs;
+    return (double)p->release.release.samples / (double)s->o->epoch_samples;
 }
 
 /* Where the next part of the push goes. NULL: the worker was refused, or the run has failed. */

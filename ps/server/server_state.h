@@ -231,7 +231,6 @@ struct server {
     compression *codes;                /* decodes pushes; NULL: compression=none */
     struct pull_code pull;             /* encodes pulls */
     struct pulled *pulled;             /* [slots] */
-    double update_epochs;              /* slice_code_epochs */
     double sent_bytes;                 /* second frames of gradients and parameters, so far */
     background *saver;                 /* NULL: no checkpoints */
     int wake_fd;                       /* epoll: background threads and the members' pidfds */

@@ -30,6 +30,7 @@ static void perform_release(struct server *s, const struct server_action *a, uin
     p->slow_named = false;
     p->release.release =
         (struct wire_release){.version = a->version,
+                              .samples = a->samples,
                               .slot = a->slot,
                               .payload = p->shared ? WIRE_PAYLOAD_SHM : WIRE_PAYLOAD_FRAMES,
                               .paused_us = p->next > 0 ? paused_us(s, p, now) : 0};

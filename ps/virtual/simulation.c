@@ -144,7 +144,7 @@ static status local_steps(struct gradient_job *job, worker *w, worker_shard *sha
         (struct simulation_member *)((char *)job - offsetof(struct simulation_member, job));
     struct computer computer = {w, shard};
     struct local_steps_push push = {.parameters = job->parameters,
-                                    .version = member->places[0].version,
+                                    .samples = member->places[0].samples,
                                     .number = job->batch,
                                     .difference = job->gradient,
                                     .scratch =
@@ -226,6 +226,7 @@ static void perform_release(simulation *s, unsigned server, const struct server_
     place->ready = true;
     place->slot = a->slot;
     place->version = a->version;
+    place->samples = a->samples;
     s->sent_bytes += (double)simulation_pull_bytes(s, server);
     bool everywhere = !member->computing && all_ready(s, member);
     if (everywhere) {
@@ -515,7 +516,7 @@ size_t simulation_push_bytes(const simulation *s, unsigned server, unsigned w)
 {
     const struct simulation_member *member = &s->members[w];
     const struct push_codes *codes = &member->local.codes;
-    return push_codes_enabled(codes) ? push_codes_bytes(codes, server, member->places[0].version)
+    return push_codes_enabled(codes) ? push_codes_bytes(codes, server, member->places[0].samples)
                                      : s->hosts[server].count * sizeof(float);
 }
 

@@ -18,7 +18,8 @@ struct place {
     bool ready; /* released; its push has not arrived */
     bool lost;
     unsigned slot;
-    uint64_t version, sequence; /* sequence: of the next push to it */
+    uint64_t version, samples; /* of the release */
+    uint64_t sequence;         /* of the next push to it */
 };
 
 struct simulation_member {

@@ -81,7 +81,7 @@ class Connection:
         self.socket.connect(endpoint)
 
     def send(self, kind, sequence, body, floats=b""):
-        head = struct.pack("<4sHHQQQIIII", b"GLAG", 1, kind, self.token, self.incarnation, sequence, self.worker, len(body), len(floats), 0)
+        head = struct.pack("<4sHHQQQIIII", b"GLAG", 2, kind, self.token, self.incarnation, sequence, self.worker, len(body), len(floats), 0)
         self.socket.send_multipart([head + body, floats] if floats else [head + body])
 
     def receive(self, sequence, limit_s, say):

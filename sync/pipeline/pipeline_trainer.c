@@ -55,7 +55,7 @@ static status loop_open(struct pipeline_loop *l, const struct sync_trainer_optio
     TRY(pipeline_shape(o->settings, &stages, &micro_batches));
     replicas = l->c->size / stages;
     l->update_samples = (uint64_t)options_integer(o->settings, "batch") * replicas;
-    TRY(training_length_of(o->settings, epoch, l->update_samples, &l->length));
+    TRY(training_length_of(o->settings, epoch, (double)l->update_samples, &l->length));
     TRY(schedule_open(&l->schedule, o->settings, replicas, l->length.total_samples, epoch));
     TRY(pipeline_stage_open(&l->p, o));
     TRY(sync_metrics_open(&l->report, o, &l->length, &begin));

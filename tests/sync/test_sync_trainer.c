@@ -60,7 +60,7 @@ static status mirror_open(struct sync_trainer_mirror *m, const options *o, unsig
     TRY(memory_new(&m->initial, count, sizeof(float), "test"));
     TRY(worker_initial_parameters(m->worker[0], m->initial, count));
     uint64_t batch = (uint64_t)options_integer(o, "batch");
-    TRY(training_length_of(o, epoch, batch * workers, &length));
+    TRY(training_length_of(o, epoch, (double)(batch * workers), &length));
     TRY(server_core_open(&m->core,
                          &(struct server_core_options){.settings = o,
                                                        .workers = workers,

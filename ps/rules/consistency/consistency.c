@@ -38,6 +38,17 @@ done:
     return result;
 }
 
+status consistency_mean_gradients(const struct consistency *c, unsigned workers, double *out)
+{
+    status result = OK;
+    unsigned largest;
+    TRY(consistency_per_update(c, workers, &largest));
+    *out = c->policy->groups == NULL ? (double)largest
+                                     : (double)workers / consistency_groups_of(c, workers);
+done:
+    return result;
+}
+
 unsigned consistency_groups_of(const struct consistency *c, unsigned workers)
 {
     return c->policy->groups == NULL ? 1 : c->policy->groups(c->parameters, workers);

@@ -51,9 +51,9 @@ struct consistency_policy {
     /* The number of groups, 1 … workers. Worker w is in group ⌊w × groups / workers⌋. NULL: 1.
      * Contract: `holds`. */
     unsigned (*groups)(const double *parameters, unsigned workers);
-    /* Gradients in an update if no worker is lost and no gradient dropped. It is the maximum if the
-     * policy takes; if it holds, the maximum is `workers`. 0: the options do not fit this number of
-     * workers. NULL: 1. */
+    /* Gradients in an update of the largest group if no worker is lost and no gradient dropped. It
+     * is the maximum if the policy takes; if it holds, the maximum is `workers`. 0: the options do
+     * not fit this number of workers. NULL: 1. */
     unsigned (*per_update)(const double *parameters, unsigned workers);
     /* Called before the push is counted in `held` or `taken`. NULL: hold. */
     enum consistency_decision (*arrive)(const double *parameters,
@@ -76,6 +76,10 @@ status consistency_open(struct consistency *out, const options *o) MUST_CHECK;
 /* See per_update. ERROR_USAGE: the options do not fit this number of workers. */
 status consistency_per_update(const struct consistency *c, unsigned workers,
                               unsigned *out) MUST_CHECK;
+/* The mean number of gradients in an update if no worker is lost, no gradient is dropped, and all
+ * workers are alike: groups may differ in size. Errors: those of consistency_per_update. */
+status consistency_mean_gradients(const struct consistency *c, unsigned workers,
+                                  double *out) MUST_CHECK;
 /* See groups. */
 unsigned consistency_groups_of(const struct consistency *c, unsigned workers);
 /* See apply_now. */

@@ -15,6 +15,7 @@ void bench_absorb(struct core_bench *b, struct server_actions actions)
         switch (a->kind) {
         case SERVER_RELEASE:
             b->version[a->worker] = a->version;
+            b->samples[a->worker] = a->samples;
             b->slot[a->worker] = a->slot;
             b->releases++;
             break;

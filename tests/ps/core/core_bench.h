@@ -15,7 +15,7 @@ enum {
 /* A rig, the last release of each worker, and counts of the actions of the last event. */
 struct core_bench {
     struct core_rig rig;
-    uint64_t version[BENCH_WORKERS], next[BENCH_WORKERS];
+    uint64_t version[BENCH_WORKERS], samples[BENCH_WORKERS], next[BENCH_WORKERS];
     unsigned slot[BENCH_WORKERS];
     float gradient[BENCH_WORKERS][BENCH_COUNT];
     unsigned releases, records, applied, evaluations, finished, diverged;

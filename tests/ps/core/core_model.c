@@ -86,11 +86,13 @@ static void release(struct core_model *m, unsigned worker)
     if (!w->computing) {
         w->computing = true;
         w->version = m->version;
+        w->used = m->used;
         w->waited_for = worker == m->about ? NO_WORKER : (int)m->about;
         memcpy(w->read, m->theta, sizeof w->read);
     }
     struct server_action *a = expect(m, SERVER_RELEASE, worker);
     a->version = w->version;
+    a->samples = w->used;
     a->record.waited_for = w->waited_for;
 }
 

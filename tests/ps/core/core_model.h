@@ -33,7 +33,7 @@ enum {
 
 struct model_worker {
     bool here, lost, computing, held;
-    uint64_t next, version, clock, arrival;
+    uint64_t next, version, used, clock, arrival; /* used: samples up to `version` */
     int waited_for;
     float read[MODEL_COUNT];
     struct server_push push;

@@ -106,6 +106,7 @@ static void compare_action(struct episode *e, struct episode_host *h, const stru
     switch (a->kind) {
     case SERVER_RELEASE:
         CHECK(e, a->worker == b->worker && a->version == b->version);
+        CHECK(e, a->samples == b->samples);
         CHECK(e, a->record.waited_for == b->record.waited_for);
         CHECK(e, a->slot < h->rig.slot_count);
         h->slot[a->worker] = a->slot;

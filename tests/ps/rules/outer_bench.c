@@ -57,7 +57,7 @@ void outer_bench_close(struct outer_bench *c)
 struct local_steps_push outer_bench_compute(struct outer_bench *c, unsigned w)
 {
     struct local_steps_push push = {.parameters = c->b.rig.slots[c->b.slot[w]],
-                                    .version = c->b.version[w],
+                                    .samples = c->b.samples[w],
                                     .number = c->b.next[w],
                                     .difference = c->b.gradient[w],
                                     .scratch = c->scratch};

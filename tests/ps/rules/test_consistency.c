@@ -174,6 +174,30 @@ static unsigned per_update_of(unsigned workers, const char *const *assignments)
     return out;
 }
 
+/* Updates of groups of 2, 1, 1 and 1 workers have 1.25 gradients in the mean. */
+static void the_mean_counts_groups_of_all_sizes(void **state UNUSED)
+{
+    static const struct {
+        const char *policy, *parameter;
+        double mean;
+    } cases[] = {{"consistency=groups", "consistency.groups=4", 1.25},
+                 {"consistency=groups", "consistency.groups=1", 5},
+                 {"consistency=groups", "consistency.groups=7", 1},
+                 {"consistency=bsp", NULL, 5},
+                 {"consistency=asp", NULL, 1},
+                 {"consistency=softsync", "consistency.n=2", 2}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        options *o = NULL;
+        struct consistency c;
+        double mean = 0;
+        assert_int_equal(core_rig_settings(&o, RIG(cases[i].policy, cases[i].parameter)), OK);
+        assert_int_equal(consistency_open(&c, o), OK);
+        assert_int_equal(consistency_mean_gradients(&c, 5, &mean), OK);
+        assert_true(mean == cases[i].mean);
+        options_close(&o);
+    }
+}
+
 static void groups_wait_for_their_own_workers_only(void **state)
 {
     (void)state;
@@ -508,6 +532,7 @@ int main(void)
         cmocka_unit_test(ssp_blocks_workers_further_ahead_than_the_slack),
         cmocka_unit_test(ssp_without_slack_completes_each_iteration_before_the_next),
         cmocka_unit_test(groups_wait_for_their_own_workers_only),
+        cmocka_unit_test(the_mean_counts_groups_of_all_sizes),
         cmocka_unit_test(softsync_updates_after_workers_over_n_gradients_of_any_workers),
         cmocka_unit_test(backup_drops_late_gradients),
         cmocka_unit_test(buffered_counts_gradients_not_workers),

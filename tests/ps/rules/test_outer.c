@@ -282,7 +282,7 @@ static void the_rate_of_a_step_follows_from_the_version_read(void **state)
     float from[D], difference[D];
     core_rig_fill(from, D, 3);
     struct local_steps_push push = {
-        .parameters = from, .version = 3, .difference = difference, .scratch = c.scratch};
+        .parameters = from, .samples = 60, .difference = difference, .scratch = c.scratch};
     assert_int_equal(local_steps_run(&l, outer_bench_gradient, &c, &push), OK);
     for (size_t i = 0; i < D; i++) {
         double x = (double)from[i];

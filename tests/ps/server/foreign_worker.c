@@ -215,7 +215,7 @@ static void send_message(struct session *s, uint32_t type, uint64_t sequence, co
                          uint32_t body_bytes, const void *floats, uint32_t float_bytes)
 {
     uint8_t m[HEAD + BODY_MOST] = "GLAG";
-    put(m + 4, 1, 2);
+    put(m + 4, 2, 2);
     put(m + 6, type, 2);
     put(m + 8, s->token, 8);
     put(m + 16, s->incarnation, 8);
