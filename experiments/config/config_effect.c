@@ -59,6 +59,8 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
     } of[] = {
         {"batch_growth_max", "decay", "rate", "batch"},
         {"local_momentum", "local_steps", "1", "8"},
+        {"local_momentum", "optimizer", "sgd", "one with a state, such as momentum"},
+        {"crash.down_s", "crash.mtbf_s", "0", "the mean time until a crash"},
         {"post_local", "local_steps", "1", "8"},
         {"post_local_epoch", "post_local", "none", "epoch"},
         {"post_local_epoch", "post_local", "decay", "epoch"},

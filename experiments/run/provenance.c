@@ -5,6 +5,7 @@
 #include "experiments/config/config.h"
 #include "experiments/run/environment.h"
 #include "sync/communicator/communicator.h"
+#include "worker/cpu/onednn_instructions.h"
 
 #include <build_info.h> /* written by scripts/build-info */
 
@@ -50,6 +51,7 @@ static void add_program(struct text *out)
 {
     add_field(out, "libc", gnu_get_libc_version());
     add_field(out, "onednn", BUILD_ONEDNN);
+    add_field(out, "onednn_instructions", onednn_instructions());
     add_field(out, "zeromq", BUILD_ZEROMQ);
     add_field(out, "mpi", sync_library_version());
     add_field(out, "cuda", BUILD_CUDA);

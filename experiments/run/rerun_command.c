@@ -6,6 +6,7 @@
 #include "experiments/run/provenance.h"
 #include "experiments/run/config_from_row.h"
 #include "results/query/query.h"
+#include "worker/cpu/onednn_instructions.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -13,13 +14,14 @@
 
 /* Columns of the run's row as texts; owned. */
 struct recorded {
-    char *id, *mode, *workers, *engine, *config, *environment, *commit, *dirty, *replayed;
+    char *id, *mode, *workers, *engine, *config, *environment, *instructions, *commit, *dirty,
+        *replayed;
 };
 
 static void free_recorded(struct recorded *r)
 {
-    char *const all[] = {r->id,          r->mode,   r->workers, r->engine,  r->config,
-                         r->environment, r->commit, r->dirty,   r->replayed};
+    char *const all[] = {r->id,          r->mode,         r->workers, r->engine, r->config,
+                         r->environment, r->instructions, r->commit,  r->dirty,  r->replayed};
     for (size_t i = 0; i < COUNT_OF(all); i++)
         memory_free(all[i]);
 }
@@ -42,6 +44,7 @@ static status read_recorded(const char *results, const char *run, struct recorde
     TRY(read_one(results, run, "coalesce(engine, 'real')", &out->engine));
     TRY(read_one(results, run, "config", &out->config));
     TRY(read_one(results, run, "host ->> '$.environment'", &out->environment));
+    TRY(read_one(results, run, "nullif(host ->> '$.onednn_instructions', '')", &out->instructions));
     TRY(read_one(results, run, "host ->> '$.commit'", &out->commit));
     TRY(read_one(results, run, "nullif(host ->> '$.dirty', 0)", &out->dirty));
     /* The event says "run 3 (uuid)". Take the uuid, because a merge may change the number. */
@@ -105,6 +108,18 @@ static void add_environment(struct text *out, const char *environment)
         }
     }
     json_decref(all);
+}
+
+/* For the same bits on a processor that has more instructions. */
+static void add_instructions(struct text *out, const struct recorded *r)
+{
+    const bool differs =
+        r->instructions != NULL && strcmp(r->instructions, onednn_instructions()) != 0;
+    if (differs && (r->environment == NULL || strstr(r->environment, "MAX_CPU_ISA") == NULL)) {
+        text_add(out, "ONEDNN_MAX_CPU_ISA=");
+        rerun_add_word(out, r->instructions);
+        text_add(out, " ");
+    }
 }
 
 /* ---- the two commands ---------------------------------------------------------------------------
@@ -188,6 +203,7 @@ status rerun_command(const char *results, const char *run, struct text *out)
     struct text origin = {0};
     TRY(read_recorded(results, run, &r));
     text_add(&origin, "run %s", r.id);
+    add_instructions(out, &r);
     add_environment(out, r.environment);
     if (strcmp(r.engine, "replay") == 0)
         TRY(add_replay(results, &r, origin.at, out));

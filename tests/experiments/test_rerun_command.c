@@ -75,12 +75,41 @@ static void the_relevant_environment_is_recorded_and_printed(void **state)
     assert_non_null(strstr(process_output(r), "OMP_NUM_THREADS=3 "));
 }
 
+static unsigned times_in(const char *text, const char *part)
+{
+    unsigned n = 0;
+    while ((text = strstr(text, part)) != NULL) {
+        text += strlen(part);
+        n++;
+    }
+    return n;
+}
+
+/* As if the run came from a processor with fewer instructions; SSE4.1 is the least of oneDNN. */
+static void the_instruction_set_of_the_run_is_printed(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(setenv("ONEDNN_MAX_CPU_ISA", "SSE41", 1), 0);
+    int code = RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant");
+    unsetenv("ONEDNN_MAX_CPU_ISA");
+    assert_int_equal(code, OK);
+    process_expect_answer(r, "SELECT host ->> '$.onednn_instructions' FROM run", "SSE41");
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    assert_int_equal(times_in(process_output(r), "ONEDNN_MAX_CPU_ISA=SSE41 "), 1);
+    assert_int_equal(process_shell(r, "sqlite3 results.db \"UPDATE run SET host = "
+                                      "json_remove(host, '$.environment')\""),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    assert_int_equal(times_in(process_output(r), "ONEDNN_MAX_CPU_ISA=SSE41 "), 1);
+    expect_repeats(r);
+}
+
 static void a_row_records_program_machine_and_folder(void **state)
 {
     struct process_rig *r = *state;
-    static const char *const members[] = {"cpu",    "system",  "kernel", "libc",     "onednn",
-                                          "zeromq", "mpi",     "sqlite", "compiler", "flags",
-                                          "commit", "version", "folder"};
+    static const char *const members[] = {
+        "cpu",    "system",   "kernel", "libc",   "onednn",  "zeromq", "mpi",
+        "sqlite", "compiler", "flags",  "commit", "version", "folder", "onednn_instructions"};
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant"), OK);
     for (size_t i = 0; i < COUNT_OF(members); i++) {
         char sql[128];
@@ -152,6 +181,7 @@ int main(void)
         TEST(the_printed_command_repeats_a_real_run),
         TEST(the_printed_command_repeats_a_virtual_run_and_a_what_if_replay),
         TEST(the_relevant_environment_is_recorded_and_printed),
+        TEST(the_instruction_set_of_the_run_is_printed),
         TEST(a_row_records_program_machine_and_folder),
         TEST(settings_of_the_sweep_itself_are_not_printed),
         TEST(no_row_holds_a_run_token),

@@ -27,7 +27,7 @@ static double as_measured(const struct pace_step *s)
 }
 
 static const struct option slow_options[] = {
-    {"pace.worker", OPTION_INTEGER, "0", -1, 4095, NULL, NULL, "slowed worker; -1: all workers"},
+    {"pace.worker", OPTION_INTEGER, "0", -1, 16383, NULL, NULL, "slowed worker; -1: all workers"},
     {"pace.factor", OPTION_REAL, "3", 1, 1000, NULL, NULL,
      "factor on the step time of the slowed worker"},
     {0},

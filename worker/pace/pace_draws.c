@@ -19,7 +19,7 @@
     }
 #define SLOW_OPTIONS                                                                               \
     {"pace.worker", OPTION_INTEGER, "-1", -1,                                                      \
-     4095,          NULL,           NULL, "additionally slowed worker; -1: none"},                 \
+     16383,         NULL,           NULL, "additionally slowed worker; -1: none"},                 \
     {                                                                                              \
         "pace.factor", OPTION_REAL, "1", 1, 1000, NULL, NULL,                                      \
             "factor on the step time of the slowed worker"                                         \

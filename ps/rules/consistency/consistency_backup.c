@@ -44,7 +44,7 @@ static const struct option parameters_of[] = {
      .type = OPTION_INTEGER,
      .initial = "1",
      .minimum = 0,
-     .maximum = 4095,
+     .maximum = 16383,
      .help = "workers that an update does not wait for"},
     {0},
 };

@@ -21,10 +21,10 @@
  *
  * Where we differ: the velocity is the step divided by its learning rate, so it includes any
  * optimizer, weight decay and damping. With damping the gradient is scaled and weight decay is not.
- * Weight decay is not divided with optimizer=adamw, which applies it separately, and lars, where
- * layers may have none. G = 1 for a parameter that has not moved, so a gradient that is not stale
- * is unchanged, bit for bit. τ is not used: if parameters do not move, a stale gradient has full
- * weight.
+ * Weight decay is not divided with optimizer=adamw, which applies it separately, nor where layers
+ * may have none: with optimizer=lars and weight_decay_of=matrices. G = 1 for a parameter that has
+ * not moved, so a gradient that is not stale is unchanged, bit for bit. τ is not used: if
+ * parameters do not move, a stale gradient has full weight.
  *
  * Sources: FTPipe, by numbers computed from its code.
  */

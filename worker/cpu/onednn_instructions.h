@@ -1,0 +1,12 @@
+/*
+ * onednn_instructions.h — which instruction set oneDNN computes with. The same program gives other
+ * bits on a processor with another one.
+ */
+#ifndef GRADLAG_WORKER_CPU_ONEDNN_INSTRUCTIONS_H
+#define GRADLAG_WORKER_CPU_ONEDNN_INSTRUCTIONS_H
+
+/* A value of oneDNN's variable ONEDNN_MAX_CPU_ISA, such as "AVX2": with it, a processor that has
+ * more computes as this one does. "": not x86. */
+const char *onednn_instructions(void);
+
+#endif
