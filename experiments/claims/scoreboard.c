@@ -166,7 +166,9 @@ void scoreboard_print_page(const struct scoreboard *b, const char *experiments, 
         "    xz -dc docs/board.db.xz >board.db\n"
         "    gradlag reproduce NAME --no-run results=board.db     # the same tables\n"
         "    gradlag report results=board.db experiment=NAME      # plots, every run with its "
-        "settings\n\n";
+        "settings\n"
+        "    make repeat RESULTS=board.db                         # ten runs again, bit for "
+        "bit\n\n";
     char *page = NULL, sum[65];
     size_t length = 0;
     struct sha256 hash;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Runs the printed command of the last run in a shell, and compares the parameters. */
 static void expect_repeats(struct process_rig *r)
@@ -104,6 +105,26 @@ static void the_instruction_set_of_the_run_is_printed(void **state)
     expect_repeats(r);
 }
 
+static void a_script_repeats_runs_and_compares_their_parameters(void **state)
+{
+    struct process_rig *r = *state;
+    char script[4096], tree[2048];
+    assert_non_null(getcwd(tree, sizeof tree));
+    snprintf(script, sizeof script, "PROGRAM='%s' '%s/scripts/repeat-runs' results.db",
+             process_program(), tree);
+    assert_int_equal(process_shell(r, script), 1); /* no run */
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2"), OK); /* not simulated */
+    assert_int_equal(process_shell(r, script), OK);
+    assert_non_null(strstr(process_output(r), "same   run 1 "));
+    assert_null(strstr(process_output(r), "run 2 "));
+    assert_int_equal(process_shell(r, "sqlite3 results.db \"UPDATE run SET parameters_sha256 = "
+                                      "'0' WHERE id = 1\""),
+                     OK);
+    assert_int_equal(process_shell(r, script), 1);
+    assert_non_null(strstr(process_output(r), "other   run 1 "));
+}
+
 static void a_row_records_program_machine_and_folder(void **state)
 {
     struct process_rig *r = *state;
@@ -182,6 +203,7 @@ int main(void)
         TEST(the_printed_command_repeats_a_virtual_run_and_a_what_if_replay),
         TEST(the_relevant_environment_is_recorded_and_printed),
         TEST(the_instruction_set_of_the_run_is_printed),
+        TEST(a_script_repeats_runs_and_compares_their_parameters),
         TEST(a_row_records_program_machine_and_folder),
         TEST(settings_of_the_sweep_itself_are_not_printed),
         TEST(no_row_holds_a_run_token),
