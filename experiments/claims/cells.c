@@ -133,6 +133,7 @@ static void add_run(struct cells *c, const struct run_use *use, struct cell_samp
     if (!use->further && (r->state == PLANNED_DIVERGED || r->state == PLANNED_FINISHED))
         cell->unmeasured--;
     cell->diverged += r->state == PLANNED_DIVERGED;
+    cell->own_diverged += !use->further && r->state == PLANNED_DIVERGED;
     cell->died += r->state == PLANNED_DIVERGED;
     cell->failed += r->state == PLANNED_FAILED;
     if (r->state != PLANNED_FINISHED)

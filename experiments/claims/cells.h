@@ -27,7 +27,8 @@ struct cell {
     int64_t column;
     char title[64]; /* "16 workers", "delay=1" */
     unsigned planned, finished, diverged, failed;
-    unsigned unmeasured; /* runs with the experiment's own seeds that have not ended, or failed */
+    unsigned unmeasured;   /* runs with the experiment's own seeds that have not ended, or failed */
+    unsigned own_diverged; /* runs with these seeds that diverged */
     double choice; /* mean over finished runs with these seeds: the score on the validation split;
                       of data without one on the test split. NaN: no finished run */
     unsigned staleness_spread_too_wide; /* finished runs whose staleness spreads wider than their

@@ -20,11 +20,12 @@ static bool is_in_column(const struct cells *c, const char *name, int64_t column
     return experiment_arm_has(c->experiment, arm, column) && (!c->quick || arm->quick);
 }
 
-/* A mean over the seeds that survived does not compare: a cell with a diverged run comes last. */
+/* A mean over the seeds that survived does not compare: a cell with a diverged run comes last.
+ * Further seeds do not count: arms that did not get them would be preferred. */
 static bool is_chosen_over(const struct cells *c, const struct cell *a, const struct cell *b)
 {
-    if (b == NULL || (a->diverged > 0) != (b->diverged > 0))
-        return b == NULL || b->diverged > 0;
+    if (b == NULL || (a->own_diverged > 0) != (b->own_diverged > 0))
+        return b == NULL || b->own_diverged > 0;
     return choice_value(c, a) > choice_value(c, b);
 }
 
