@@ -254,7 +254,10 @@ static void print_dropped(sqlite3_stmt *s, FILE *out)
 static status show_dropped(sqlite3 *db, int64_t id, FILE *out)
 {
     static const char sql[] = "SELECT outcome, count(*) FROM push WHERE run_id = ?1 "
-                              "AND outcome NOT IN ('applied', 'aggregated') GROUP BY outcome";
+                              "AND outcome NOT IN ('applied', 'aggregated') GROUP BY outcome "
+                              "UNION ALL SELECT 'dropped', sum(dropped) FROM run_staleness "
+                              "WHERE run_id = ?1 AND NOT EXISTS (SELECT 1 FROM push "
+                              "WHERE run_id = ?1) HAVING sum(dropped) > 0";
     return show_rows(db, sql, id, 0, NULL, print_dropped, out);
 }
 

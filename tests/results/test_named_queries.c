@@ -336,6 +336,25 @@ static void throughput_is_listed_with_accuracy_fastest_first(void **state)
     const char *damped =
         strstr(answer, "\n4,damped,async,polynomial,0.03,32,damping.power=0.5,2,25,800,0.8");
     const char *sync =
+/* Of the 97 gradients with staleness 3 one is dropped. */
+static void the_staleness_histogram_needs_totals_only(void **state)
+{
+    (void)state;
+    char before[sizeof answer];
+    const char *const settings[] = {"run=1"};
+    rig_change("UPDATE push SET outcome = 'dropped_stale' WHERE run_id = 1 AND number = 50; "
+               "DELETE FROM run_staleness WHERE run_id = 1; "
+               "UPDATE run SET summarized = NULL WHERE id = 1");
+    assert_int_equal(run_query("staleness-histogram", QUERY_CSV, settings, 1), OK);
+    assert_contains(answer, "\n1,3,96,1,0.9697,1,1,################################\n");
+    snprintf(before, sizeof before, "%s", answer);
+    rig_change("INSERT INTO run_staleness VALUES (1, 0, 1, 0, 1), (1, 1, 1, 0, 1), "
+               "(1, 2, 1, 0, 1), (1, 3, 96, 1, 1); "
+               "UPDATE run SET summarized = 1 WHERE id = 1; DELETE FROM push WHERE run_id = 1");
+    assert_int_equal(run_query("staleness-histogram", QUERY_CSV, settings, 1), OK);
+    assert_string_equal(answer, before);
+}
+
         strstr(answer, "\n4,sync,sync,,0.03,32,,1,12.5,400,0.9,,0,0,0,stale-gradients\n");
     assert_non_null(undamped);
     assert_non_null(damped);
@@ -538,3 +557,4 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+        SAMPLE_TEST(the_staleness_histogram_needs_totals_only),

@@ -316,6 +316,11 @@ static void a_wide_histogram_is_shown_in_wider_bins(void **state)
     rig_change("UPDATE run_staleness SET staleness = 23 WHERE run_id = 3 AND staleness = 3");
     show("3");
     assert_contains(answer, "\n         23  97.0 %");
+    /* Totals have the number alone. */
+    rig_change("DELETE FROM push WHERE run_id = (SELECT max(id) FROM run)");
+    show("last");
+    assert_contains(answer, "\nstaleness of the 3 parts of gradients, one at each server, that");
+    assert_contains(answer, "  not used: 1 dropped\n");
     assert_contains(answer, "\n          1   1.0 %");
     rig_change("UPDATE run_staleness SET staleness = 24 WHERE run_id = 3 AND staleness = 23");
     show("3");
