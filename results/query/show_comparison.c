@@ -89,6 +89,10 @@ static const struct {
     {"best test accuracy", "%.4f", "best_accuracy"},
     {"validation accuracy", "%.4f", "validation_accuracy"},
     {"test loss", "%.4f", "final_loss"},
+    {"validation loss", NULL,
+     "(SELECT CASE WHEN validation_loss IS NOT NULL THEN printf('%.4f', validation_loss) "
+     "WHEN instr(',' || e.not_a_number || ',', ',validation_loss,') > 0 THEN 'NaN' END "
+     "FROM evaluation AS e WHERE run_id = run.id ORDER BY e.updates DESC LIMIT 1)"},
     {"one class predicted", NULL, "CASE collapsed WHEN 1 THEN 'yes' END"},
     {"mean staleness", "%.2f", "mean_staleness"},
     {"greatest staleness", "%d", "max_staleness"},
@@ -191,38 +195,42 @@ static void print_difference(const char *name, const struct sample *s, FILE *out
 /* Differences between all finished runs with the settings, experiment and arm of `other` and those
  * with those of `first`, on the same seeds. Runs of one seed share initial weights and data order.
  * A trial of tuning may have equal settings. It does not count, because the settings were chosen by
- * its result. */
+ * its result. Without a test split the loss is that of the validation split. */
 static status show_pairs(const struct comparison *c, int64_t first, int64_t other)
 {
     status result = OK;
     static const char sql[] =
         "WITH finished AS (SELECT named.id AS side, w.settings, w.seed,"
-        "  avg(run.final_accuracy) AS accuracy, avg(run.final_loss) AS loss"
+        "  avg(run.final_accuracy) AS accuracy, avg(run.final_loss) AS loss,"
+        "  avg((SELECT validation_loss FROM last_evaluation WHERE run_id = run.id))"
+        "   AS validation_loss"
         "  FROM run_with_settings AS named JOIN run_with_settings AS w"
         "  ON w.settings = named.settings AND w.experiment IS named.experiment"
         "  AND w.arm IS named.arm JOIN run ON run.id = w.id"
         "  WHERE named.id IN (?1, ?2) AND w.status = 'finished' GROUP BY named.id, w.seed) "
-        "SELECT b.accuracy - a.accuracy, b.loss - a.loss FROM finished AS a JOIN finished AS b"
-        " ON a.seed = b.seed AND a.settings <> b.settings WHERE a.side = ?1 AND b.side = ?2";
+        "SELECT b.accuracy - a.accuracy, b.loss - a.loss, b.validation_loss - a.validation_loss"
+        " FROM finished AS a JOIN finished AS b ON a.seed = b.seed AND a.settings <> b.settings "
+        "WHERE a.side = ?1 AND b.side = ?2";
     sqlite3_stmt *s = NULL;
-    struct sample accuracy = {0}, loss = {0};
+    struct sample differences[3] = {0}; /* of the three columns */
     unsigned seeds = 0;
     int code;
     TRY(database_prepare(c->db, &s, sql));
     sqlite3_bind_int64(s, 1, first);
     sqlite3_bind_int64(s, 2, other);
     for (; (code = sqlite3_step(s)) == SQLITE_ROW; seeds++) {
-        if (sqlite3_column_type(s, 0) != SQLITE_NULL)
-            sample_add(&accuracy, sqlite3_column_double(s, 0));
-        if (sqlite3_column_type(s, 1) != SQLITE_NULL)
-            sample_add(&loss, sqlite3_column_double(s, 1));
+        for (int i = 0; i < 3; i++)
+            if (sqlite3_column_type(s, i) != SQLITE_NULL)
+                sample_add(&differences[i], sqlite3_column_double(s, i));
     }
     TRY(database_check(c->db, code, "compare runs of the same seeds"));
     if (seeds > 0) {
         fprintf(c->out, "  run %lld - run %lld: %u seed%s", (long long)other, (long long)first,
                 seeds, seeds == 1 ? "" : "s");
-        print_difference("accuracy", &accuracy, c->out);
-        print_difference("loss", &loss, c->out);
+        print_difference("accuracy", &differences[0], c->out);
+        print_difference("loss", &differences[1], c->out);
+        if (differences[1].n == 0)
+            print_difference("validation loss", &differences[2], c->out);
         fprintf(c->out, "\n");
     }
 done:
@@ -269,15 +277,39 @@ done:
     return result;
 }
 
+/* Whether a run has no test loss, so that only its validation loss is comparable. */
+static status lacks_test_loss(const struct comparison *c, bool *out)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    struct text sql = {0};
+    text_add(&sql,
+             "SELECT 1 FROM evaluation WHERE run_id IN (%s) GROUP BY run_id "
+             "HAVING count(test_loss) = 0",
+             c->list.at);
+    TRY(database_prepare(c->db, &s, sql.at));
+    const int code = sqlite3_step(s);
+    TRY(database_check(c->db, code, "read the evaluations"));
+    *out = code == SQLITE_ROW;
+done:
+    sqlite3_finalize(s);
+    text_free(&sql);
+    return result;
+}
+
 static status show_page(const struct comparison *c)
 {
     status result = OK;
+    bool by_validation;
     fprintf(c->out, "runs %s\n", c->list.at);
     TRY(show_differing(c, "settings that differ", "config", "\nno setting differs\n"));
     TRY(show_results(c));
     TRY(show_all_pairs(c));
     TRY(show_curve(c, "test accuracy by samples", "test_accuracy"));
     TRY(show_curve(c, "test loss by samples", "test_loss"));
+    TRY(lacks_test_loss(c, &by_validation));
+    if (by_validation)
+        TRY(show_curve(c, "validation loss by samples", "validation_loss"));
     TRY(show_differing(c, "machine and program: what differs", "host", ""));
 done:
     return result;

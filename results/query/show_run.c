@@ -182,25 +182,27 @@ static status show_json(sqlite3 *db, int64_t id, const char *title, const char *
 static void title_curve(sqlite3_stmt *s, FILE *out)
 {
     (void)s;
-    fprintf(out, "\ncurve\n  %9s %9s %9s %10s %10s %9s %8s\n", "updates", "samples", "seconds",
-            "train loss", "validation", "test loss", "test");
+    fprintf(out, "\ncurve\n  %9s %9s %9s %10s %11s %10s %9s %8s\n", "updates", "samples", "seconds",
+            "train loss", "valid. loss", "validation", "test loss", "test");
 }
 
 static void print_evaluation(sqlite3_stmt *s, FILE *out)
 {
-    char a[32], b[32], c[32], d[32], e[32];
-    fprintf(out, "  %9s %9s %9s %10s %10s %9s %8s  ", text_or(s, 0, "-"), text_or(s, 1, "-"),
-            measured(s, 2, 2, 7, a), measured(s, 3, 4, 7, b), measured(s, 4, 4, 7, c),
-            measured(s, 5, 4, 7, d), measured(s, 6, 4, 7, e));
-    print_bar(out, sqlite3_column_double(s, 6));
+    enum { VALIDATION_LOSS = 4, VALIDATION, LOSS, ACCURACY, LIST };
+    char a[32], b[32], c[32], d[32], e[32], f[32];
+    fprintf(out, "  %9s %9s %9s %10s %11s %10s %9s %8s  ", text_or(s, 0, "-"), text_or(s, 1, "-"),
+            measured(s, 2, 2, LIST, a), measured(s, 3, 4, LIST, b),
+            measured(s, VALIDATION_LOSS, 4, LIST, c), measured(s, VALIDATION, 4, LIST, d),
+            measured(s, LOSS, 4, LIST, e), measured(s, ACCURACY, 4, LIST, f));
+    print_bar(out, sqlite3_column_double(s, ACCURACY));
 }
 
 static status show_curve(sqlite3 *db, int64_t id, FILE *out)
 {
     /* For a long run: every n-th evaluation, and the last. */
     static const char sql[] =
-        "SELECT updates, samples, seconds, train_loss, validation_accuracy, test_loss, "
-        "test_accuracy, not_a_number FROM ("
+        "SELECT updates, samples, seconds, train_loss, validation_loss, validation_accuracy, "
+        "test_loss, test_accuracy, not_a_number FROM ("
         "  SELECT *, row_number() OVER (ORDER BY updates) AS i, count(*) OVER () AS n"
         "  FROM evaluation WHERE run_id = ?1) "
         "WHERE i = n OR (i - 1) % ((n + ?2 - 1) / ?2) = 0 ORDER BY updates";
@@ -253,6 +255,7 @@ static void print_dropped(sqlite3_stmt *s, FILE *out)
 
 static status show_dropped(sqlite3 *db, int64_t id, FILE *out)
 {
+    /* Totals do not tell the outcomes apart. They count if the file has no gradients of the run. */
     static const char sql[] = "SELECT outcome, count(*) FROM push WHERE run_id = ?1 "
                               "AND outcome NOT IN ('applied', 'aggregated') GROUP BY outcome "
                               "UNION ALL SELECT 'dropped', sum(dropped) FROM run_staleness "

@@ -313,29 +313,6 @@ static void the_staleness_histogram_adds_up(void **state)
     assert_contains(answer, "\n1,3,97,0,0.97,1,1,################################\n");
 }
 
-static void a_learning_curve_has_a_row_per_evaluation(void **state)
-{
-    (void)state;
-    const char *const settings[] = {"run=3"};
-    rig_change("UPDATE evaluation SET test_loss = NULL, not_a_number = 'test_loss' "
-               "WHERE run_id = 3 AND updates = 100");
-    assert_int_equal(run_query("learning-curve", QUERY_CSV, settings, 1), OK);
-    assert_contains(answer, "run,updates,samples,seconds,clock,train_loss,validation_accuracy,"
-                            "test_loss,test_accuracy,not_a_number\n3,0,0,0,wall,1,,1,0.158");
-    assert_contains(answer, "\n3,100,3200,4,wall,1,,,0.79,test_loss\n");
-    rig_change("UPDATE run SET engine = 'virtual' WHERE id = 6");
-    assert_int_equal(run_query("learning-curve", QUERY_CSV, NULL, 0), OK);
-    assert_contains(answer, "\n6,100,3200,4,virtual,1,,1,0.9,");
-}
-
-static void throughput_is_listed_with_accuracy_fastest_first(void **state)
-{
-    (void)state;
-    assert_int_equal(run_query("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
-    const char *undamped = strstr(answer, "\n4,undamped,async,none,0.03,32,,2,50,1600,0.6");
-    const char *damped =
-        strstr(answer, "\n4,damped,async,polynomial,0.03,32,damping.power=0.5,2,25,800,0.8");
-    const char *sync =
 /* Of the 97 gradients with staleness 3 one is dropped. */
 static void the_staleness_histogram_needs_totals_only(void **state)
 {
@@ -378,6 +355,35 @@ static void late_synchronous_gradients_have_a_mean_staleness(void **state)
     rig_change("UPDATE step SET staleness = 2 WHERE worker = 3"); /* delay=2 */
     assert_int_equal(run_query("slowest-worker", QUERY_CSV, settings, 1), OK);
     assert_contains(answer, "\n6,3,25,0.25,1000,1,1000,300,2\n");
+static void a_learning_curve_has_a_row_per_evaluation(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"run=3"};
+    rig_change("UPDATE evaluation SET test_loss = NULL, not_a_number = 'test_loss' "
+               "WHERE run_id = 3 AND updates = 100");
+    assert_int_equal(run_query("learning-curve", QUERY_CSV, settings, 1), OK);
+    assert_contains(
+        answer, "run,updates,samples,seconds,clock,train_loss,validation_loss,validation_accuracy,"
+                "test_loss,test_accuracy,not_a_number\n3,0,0,0,wall,1,,,1,0.158");
+    assert_contains(answer, "\n3,100,3200,4,wall,1,,,,0.79,test_loss\n");
+    rig_change("UPDATE run SET engine = 'virtual' WHERE id = 6");
+    assert_int_equal(run_query("learning-curve", QUERY_CSV, NULL, 0), OK);
+    assert_contains(answer, "\n6,100,3200,4,virtual,1,,,1,0.9,");
+    rig_change(
+        "UPDATE evaluation SET validation_loss = 2.5, test_loss = NULL, test_accuracy = NULL "
+        "WHERE run_id = 6 AND updates = 100");
+    assert_int_equal(run_query("learning-curve", QUERY_CSV, NULL, 0), OK);
+    assert_contains(answer, "\n6,100,3200,4,virtual,1,2.5,,,,");
+}
+
+static void throughput_is_listed_with_accuracy_fastest_first(void **state)
+{
+    (void)state;
+    assert_int_equal(run_query("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
+    const char *undamped = strstr(answer, "\n4,undamped,async,none,0.03,32,,2,50,1600,0.6");
+    const char *damped =
+        strstr(answer, "\n4,damped,async,polynomial,0.03,32,damping.power=0.5,2,25,800,0.8");
+    const char *sync =
     assert_contains(answer, "\n6,0,25,0.25,1000,1,1000,300,0\n");
 }
 

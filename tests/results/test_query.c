@@ -358,7 +358,7 @@ static void a_diverged_run_shows_its_error_nan_and_events(void **state)
     show("last");
     assert_contains(answer, "error          loss of worker 1\n");
     assert_contains(answer, "(validation -, test loss NaN)");
-    assert_contains(answer, "       NaN          -       NaN   0.1000  ####\n");
+    assert_contains(answer, "       NaN      0.0000          -       NaN   0.1000  ####\n");
     assert_contains(answer, "1.25 s  error    not_finite, worker 1: its loss\n");
 }
 

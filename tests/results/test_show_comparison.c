@@ -93,6 +93,28 @@ static void differences_are_over_all_seeds_of_both_configurations(void **state)
     assert_contains(answer, "run 6 - run 3: 1 seed, accuracy +0.1100, loss");
 }
 
+/* Runs 1 to 4 get validation losses of 2, 3, 2.25 and 3.5, and 0.5 more at earlier evaluations. */
+static void runs_without_test_split_are_compared_by_validation_loss(void **state)
+{
+    (void)state;
+    char wanted[80];
+    assert_int_equal(COMPARE("1", "3"), OK);
+    assert_null(strstr(answer, "validation loss"));
+    rig_change("UPDATE run SET final_accuracy = NULL, final_loss = NULL; "
+               "UPDATE evaluation SET test_accuracy = NULL, test_loss = NULL, validation_loss = "
+               "CASE run_id WHEN 1 THEN 2 WHEN 2 THEN 3 WHEN 3 THEN 2.25 ELSE 3.5 END "
+               "+ 0.5 * (updates < 100)");
+    assert_int_equal(COMPARE("1", "3"), OK);
+    assert_string_equal(cells("validation loss"), "2.0000 2.2500");
+    assert_string_equal(cells("   1600"), "2.5 2.75 0.25");
+    snprintf(wanted, sizeof wanted, "2 seeds, validation loss %+.4f ± %.4f", 0.375, 12.706 * 0.125);
+    assert_contains(answer, wanted);
+    rig_change("UPDATE evaluation SET validation_loss = NULL, not_a_number = 'validation_loss' "
+               "WHERE run_id = 3 AND updates = 100");
+    assert_int_equal(COMPARE("1", "3"), OK);
+    assert_string_equal(cells("validation loss"), "2.0000 NaN");
+}
+
 /* The settings of both runs were tried with seed 2, and chosen by that. */
 static void trials_of_tuning_are_no_seeds_of_a_comparison(void **state)
 {
@@ -188,6 +210,7 @@ int main(void)
         SAMPLE_TEST(settings_that_differ_stand_beside_each_other),
         SAMPLE_TEST(results_stand_beside_each_other),
         SAMPLE_TEST(differences_are_over_all_seeds_of_both_configurations),
+        SAMPLE_TEST(runs_without_test_split_are_compared_by_validation_loss),
         SAMPLE_TEST(trials_of_tuning_are_no_seeds_of_a_comparison),
         SAMPLE_TEST(curves_are_joined_by_samples),
         SAMPLE_TEST(an_evaluation_stands_in_one_row_only),
