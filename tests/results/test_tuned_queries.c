@@ -1,5 +1,6 @@
 /* Query best-of-tuned: which runs are trials, and which trials are compared. Query
- * throughput-against-accuracy: which arms are compared. */
+ * throughput-against-accuracy: which arms are compared. Queries paired-differences and
+ * effect-of-damping: comparisons by loss. */
 #include "tests/results/query_rig.h"
 
 #include <math.h>
@@ -149,6 +150,43 @@ static void an_arm_is_behind_the_best_on_its_cluster(void **state UNUSED)
     assert_contains(answer, ",0.5,,0,");
 }
 
+/* Runs 3 and 4 have the damping of run 3; the differences are 0.5 and 0.25 for seeds 1 and 2. */
+static void without_accuracy_configurations_are_compared_by_loss(void **state UNUSED)
+{
+    static const char *const of_validation =
+        "UPDATE run SET final_accuracy = NULL, final_loss = NULL; DELETE FROM run WHERE mode = "
+        "'sync'; UPDATE evaluation SET validation_loss = "
+        "CASE run_id WHEN 1 THEN 2 WHEN 2 THEN 3 WHEN 3 THEN 1.5 ELSE 2.75 END";
+    static const char *const of_test =
+        "UPDATE run SET final_loss = CASE id WHEN 1 THEN 2 WHEN 2 THEN 3 WHEN 3 THEN 1.5 "
+        "ELSE 2.75 END; UPDATE evaluation SET validation_loss = 1";
+    rig_change("PRAGMA foreign_keys = ON; UPDATE run SET final_accuracy = NULL");
+    for (int i = 0; i < 2; i++) {
+        rig_change(i == 0 ? of_validation : of_test);
+        assert_int_equal(run_query("paired-differences", QUERY_CSV, NULL, 0), OK);
+        assert_contains(answer, ",2,-0.375,");
+        assert_contains(answer, ",,,0,loss,2.125,2.5\n");
+        assert_int_equal(run_query("effect-of-damping", QUERY_CSV, NULL, 0), OK);
+        assert_contains(answer, ",polynomial,0.03,damping.power=0.5,2,,,2,,0.375,");
+        assert_contains(answer, ",loss,2.125,2.5\n");
+    }
+    /* Of the two losses none if one run has an accuracy. */
+    rig_change("UPDATE run SET final_accuracy = 0.5 WHERE id = 1");
+    assert_int_equal(run_query("paired-differences", QUERY_CSV, NULL, 0), OK);
+    assert_null(strstr(answer, ",loss,"));
+}
+
+/* Arm "copy" has the settings of the undamped arm: its accuracy of seed 1 is 0.7. */
+static void undamped_arms_with_equal_settings_are_one_configuration(void **state UNUSED)
+{
+    rig_change("UPDATE run SET arm = 'copy', seed = 1 WHERE id = 2");
+    assert_int_equal(run_query("effect-of-damping", QUERY_CSV, NULL, 0), OK);
+    const char *line = strchr(answer, '\n') + 1;
+    assert_null(strchr(strchr(line, '\n') + 1, '\n'));
+    assert_contains(line, ",polynomial,0.03,damping.power=0.5,2,0.8,");
+    assert_contains(line, ",1,0.6,0.2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +195,8 @@ int main(void)
         RIG_TEST(tuning_without_test_split_is_by_loss),
         RIG_TEST(only_tuning_and_searches_have_trials),
         RIG_TEST(an_arm_is_behind_the_best_on_its_cluster),
+        SAMPLE_TEST(without_accuracy_configurations_are_compared_by_loss),
+        SAMPLE_TEST(undamped_arms_with_equal_settings_are_one_configuration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
