@@ -29,7 +29,8 @@ static struct summary summarize(const struct report_cell *c)
     return s;
 }
 
-/* Bars of equal width from 0; the last bar includes all larger values. */
+/* Bars of equal width from 0; the last bar includes all larger values. A file from elsewhere may
+ * have values below 0; the first bar includes them. */
 struct bars {
     double share[BARS];
     int64_t count, width;
@@ -41,8 +42,8 @@ static struct bars fill_bars(const struct report_cell *c, double reach)
     b.count = (int64_t)(reach / (double)b.width) + 1;
     double pushes = summarize(c).pushes;
     for (size_t i = 0; i < c->bins; i++) {
-        int64_t bar = c->histogram[i].staleness / b.width;
-        b.share[bar < b.count ? bar : b.count - 1] += c->histogram[i].pushes / pushes;
+        const int64_t bar = c->histogram[i].staleness / b.width;
+        b.share[bar < 0 ? 0 : bar < b.count ? bar : b.count - 1] += c->histogram[i].pushes / pushes;
     }
     return b;
 }

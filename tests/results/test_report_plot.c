@@ -195,6 +195,15 @@ static void the_last_bar_of_a_histogram_has_the_outliers(void **state UNUSED)
     free(page);
 }
 
+/* The program writes none, but the file may come from elsewhere. */
+static void the_first_bar_of_a_histogram_has_values_below_0(void **state UNUSED)
+{
+    rig_change("UPDATE run_staleness SET staleness = -4000000000000 WHERE staleness = 0");
+    char *page = rig_report(&(struct report_request){.path = rig_path});
+    assert_contains(strstr(page, "Staleness with 4 workers, undamped"), "<title>τ 0: 1.0 %");
+    free(page);
+}
+
 static void one_point_is_no_line(void **state)
 {
     (void)state;
@@ -228,6 +237,7 @@ int main(void)
         cmocka_unit_test(what_lies_beyond_the_axes_ends_in_an_arrow),
         cmocka_unit_test(what_reaches_zero_on_a_logarithmic_axis_ends_in_an_arrow),
         SAMPLE_TEST(the_last_bar_of_a_histogram_has_the_outliers),
+        SAMPLE_TEST(the_first_bar_of_a_histogram_has_values_below_0),
         cmocka_unit_test(one_point_is_no_line),
         cmocka_unit_test(text_beside_a_mark_stays_inside_the_plot),
     };
