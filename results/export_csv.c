@@ -111,11 +111,11 @@ done:
 }
 
 /* Table names come from the schema, because the file may be untrusted. */
-static status write_tables(struct csv_writer *w, size_t *runs)
+static status write_tables(struct csv_writer *w, const char *schema, size_t *runs)
 {
     static const char create[] = "CREATE TABLE ";
     status result = OK;
-    const char *at = database_text("results/store/schema.sql");
+    const char *at = database_text(schema);
     while ((at = strstr(at, create)) != NULL) {
         char table[64];
         size_t rows = 0;
@@ -138,7 +138,8 @@ status export_csv(const struct csv_export *request, size_t *runs)
     TRY(database_execute(w.db, "BEGIN", "read the runs"));
     TRY(choose_runs(&w, request));
     TRY(make_folder(w.folder));
-    TRY(write_tables(&w, runs));
+    TRY(write_tables(&w, "results/store/schema.sql", runs));
+    TRY(write_tables(&w, "results/store/run_summaries.sql", runs));
 done:
     if (w.db != NULL)
         database_rollback(w.db);

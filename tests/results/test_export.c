@@ -59,8 +59,8 @@ static size_t lines_of(const char *text)
 static void csv_has_one_file_per_table_with_all_rows(void **state)
 {
     (void)state;
-    static const char *const tables[] = {"run",  "evaluation", "push",
-                                         "step", "event",      "checkpoint"};
+    static const char *const tables[] = {"run",   "evaluation", "push",          "step",
+                                         "event", "checkpoint", "run_staleness", "run_worker_time"};
     assert_int_equal(export_runs(NULL, 0), 6);
     for (size_t i = 0; i < COUNT_OF(tables); i++) {
         char name[64], sql[96];
