@@ -8,6 +8,7 @@
 Each function draws into `axes` (None: a new figure) and returns the axes. Axes, lines and texts are matplotlib's: change them.
 """
 import functools
+import json
 import re
 import textwrap
 from contextlib import closing
@@ -99,14 +100,39 @@ def _label(row, lines, *more):
     return ", ".join(part for part in parts if part)
 
 
+def _settings_of_axes(group):
+    """The settings that tell rows of one number of workers apart: those of the cluster first, others only if it takes them."""
+    found = [{**{name: row[name] for name in ("mode", "damping", "lr", "batch")}, **_words(row)} for row in group]
+    cluster = {key for row in group for key in json.loads(row["cluster"] or "{}")}
+
+    def told(keys):
+        return len({(row["workers"], *(str(words.get(key)) for key in keys)) for row, words in zip(group, found)})
+    chosen = []
+    for key in sorted({key for words in found for key in words}, key=lambda key: (key not in cluster, key)):
+        if told([*chosen, key]) > told(chosen):
+            chosen.append(key)
+    return [" ".join(f"{key}={words.get(key, '-')}" for key in chosen) for words in found]
+
+
+def _apart(label, group):
+    """The rows of an arm, as (label, rows): a line for each combination of other axes, if the experiment has several axes."""
+    if len({row["workers"] for row in group}) == len(group):
+        return [(label, group)]
+    parts = {}
+    for name, row in zip(_settings_of_axes(group), group):
+        parts.setdefault(name, []).append(row)
+    return [(", ".join(part for part in (label, name) if part), rows) for name, rows in sorted(parts.items())]
+
+
 def _lines(found):
-    """Rows that differ only in the number of workers, as (label, rows). An arm is one line, even if its settings differ."""
+    """Rows that differ only in the number of workers, as (label, rows). An arm of an experiment with one axis is one line, even if
+    its settings differ."""
     def key(row):
         settings = () if row["arm"] else (row["mode"], row["damping"], row["lr"], row["batch"], row["differing"])
         return tuple(str(part) for part in (row["experiment"], row["arm"], *settings))
     groups = [list(group) for _, group in groupby(sorted(found, key=key), key)]
     firsts = [group[0] for group in groups]
-    return [(_label(group[0], firsts), group) for group in groups]
+    return [line for group in groups for line in _apart(_label(group[0], firsts), group)]
 
 
 def _style(i):

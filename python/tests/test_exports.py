@@ -306,6 +306,19 @@ class Plots(InFolder):
             self.assertEqual(file.read(4), b"%PDF")
 
     @needs("matplotlib")
+    def test_an_arm_has_a_line_for_each_level_of_other_axes(self):
+        from gradlag import plots
+        for workers, rate in ((1, 0.02), (2, 0.05)):
+            for latency in (0, 3):
+                train(workers=workers, lr=rate, network__latency_ms=latency)
+        change("UPDATE run SET experiment = 'map', arm = 'plain'")
+        axes = plots.headline()
+        lines = {text.get_text(): line[0] for line, text in zip(axes.containers, axes.get_legend().get_texts())}
+        self.assertEqual(sorted(lines), ["plain, network.latency_ms=0", "plain, network.latency_ms=3"])
+        for line in lines.values():
+            self.assertEqual(list(line.get_xdata()), [1, 2])
+
+    @needs("matplotlib")
     def test_a_label_has_the_settings_that_tell_lines_apart(self):
         from gradlag import plots
         train(workers=2)
