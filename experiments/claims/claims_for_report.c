@@ -42,6 +42,21 @@ static double share_ended(const struct reproduction *r)
     return (double)ended(&r->plan) / (double)(r->plan.count + r->later);
 }
 
+/* If all arms have `quick: false`, there is no quick part. */
+static bool has_quick_part(const struct experiment *e)
+{
+    const struct int_list *columns = experiment_columns(e, true);
+    struct int_list seeds;
+    bool any = false;
+    experiment_seeds(e, true, &seeds);
+    for (size_t a = 0; a < e->arm_count; a++)
+        for (size_t i = 0; i < columns->count * seeds.count && !any; i++)
+            any = experiment_has(e, &e->arms[a], columns->at[i / seeds.count],
+                                 seeds.at[i % seeds.count], true);
+    free(seeds.at);
+    return any;
+}
+
 static status lay_out(struct report_claim_set *j, const char *name, const char *results)
 {
     status result = OK;
@@ -51,10 +66,12 @@ static status lay_out(struct report_claim_set *j, const char *name, const char *
         struct reproduction *part = &j->part[quick];
         TRY(reproduction_open(part, name));
         part->plan.reads_only = part->tuning.trials.plan.reads_only = true;
+        if (quick && !has_quick_part(&part->e))
+            break;
         TRY(reproduction_look_up(part, quick, false, &more));
     }
     /* Runs of the quick part mostly belong to the whole, too. */
-    j->quick = share_ended(&j->part[1]) > share_ended(&j->part[0]) &&
+    j->quick = j->part[1].plan.count > 0 && share_ended(&j->part[1]) > share_ended(&j->part[0]) &&
                ended(&j->part[1].plan) >= ended(&j->part[0].plan);
     const struct reproduction *r = &j->part[j->quick];
     text_add(&j->described, "%s: %zu of its %zu runs have ended",

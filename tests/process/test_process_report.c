@@ -1,5 +1,6 @@
 /* The report: claims judged from the recorded runs, and the page rewritten while the file grows. */
 #include "base/status.h"
+#include "base/text.h"
 #include "tests/rigs/process_rig.h"
 
 #include <setjmp.h>
@@ -53,6 +54,19 @@ static void assert_page(struct process_rig *r, const char *part, bool wanted)
     free(page);
 }
 
+/* Of the whole 12 runs, 4 of which are in the file. */
+static void expect_claims_without_a_quick_part(struct process_rig *r)
+{
+    struct text text = {0};
+    for (const char *c = asked; *c != '\0'; c++)
+        text_add(&text, "%s%c", strncmp(c, "settings: {mode", 15) == 0 ? "quick: false, " : "", *c);
+    process_write(r, "whole.yaml", text.at);
+    assert_int_equal(RIG_RUN(r, "report", "whole.yaml"), OK);
+    assert_page(r, "Does it learn at all?", true);
+    assert_page(r, "<h2>asked</h2>", true);
+    text_free(&text);
+}
+
 static void claims_are_judged_from_the_runs_that_are_there(void **state)
 {
     struct process_rig *r = *state;
@@ -66,6 +80,7 @@ static void claims_are_judged_from_the_runs_that_are_there(void **state)
     assert_page(r, "1 PASS</span> <span class=\"badge fail\">1 FAIL", true);
     assert_page(r, "damped by the inverse", true);
     assert_page(r, "<h2>asked/tuning</h2>", true);
+    expect_claims_without_a_quick_part(r);
     /* Without the experiment file the report shows the runs but no claims. */
     assert_int_equal(RIG_RUN(r, "report", "experiment=asked"), OK);
     assert_page(r, "Does it learn at all?", false);
