@@ -18,7 +18,10 @@ WITH described AS (
         'payload', nullif(config ->> 'payload', 'auto'),
         'transport', nullif(config ->> 'transport', 'auto'),
         'evaluation_pause', nullif(config ->> 'evaluation_pause', 'auto'),
-        'hosts', nullif(config ->> 'hosts', ''))), '$.seed', '$."pace.run"') AS known FROM run),
+        'hosts', nullif(config ->> 'hosts', ''),
+        'network.interface', nullif(config ->> '$."network.interface"', ''),
+        'curve', iif(config ->> 'curve' <> '', 'yes', NULL), -- the folder may differ between hosts
+        'trusted_network', nullif(config ->> 'trusted_network', 0))), '$.seed', '$."pace.run"') AS known FROM run),
 configuration AS (SELECT DISTINCT known FROM described WHERE known IS NOT NULL),
 varied AS (
     SELECT key FROM configuration, json_each(known)
@@ -44,6 +47,7 @@ worded AS (
                AND (key IN ('engine', 'pace', 'dataset', 'seconds', 'epochs', 'samples', 'updates')
                     OR substr(key, 1, instr(key, '.'))
                        IN ('pace.', 'network.', 'crash.', 'dataset.', 'model.'))
+               AND key <> 'network.interface'
              ORDER BY key)) AS cluster
     FROM configuration)
 SELECT id, experiment, arm, mode, engine, workers, model, dataset, batch, lr, momentum, consistency,

@@ -201,6 +201,29 @@ static void runs_that_differ_in_what_changes_speed_are_not_averaged(void **state
     assert_contains(answer, ",overlap=no,2,");
 }
 
+/* Folders of keys may have different names. */
+static void encrypted_runs_and_other_networks_are_not_averaged_with_plain_runs(void **state)
+{
+    (void)state;
+    static const char *const configs[] = {
+        "{\"curve\":\"\",\"network.interface\":\"\",\"trusted_network\":false}",
+        "{\"curve\":\"a/keys\"}",
+        "{\"curve\":\"b/keys\"}",
+        "{\"network.interface\":\"eth1\"}",
+        "{\"trusted_network\":true}",
+        "{}"};
+    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
+        with_config = configs[i];
+        record_with("{\"batch\":32}", 1 + i, 32, 0.5);
+    }
+    with_config = NULL;
+    assert_int_equal(run_query("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
+    assert_contains(answer, ",curve=yes,2,");
+    assert_contains(answer, ",network.interface=eth1,1,");
+    assert_contains(answer, ",trusted_network=1,1,");
+    assert_contains(answer, ",,2,");
+}
+
 /* Their mean is one observation: they are not independent. */
 static void runs_of_one_seed_count_as_one(void **state)
 {
@@ -332,29 +355,6 @@ static void the_staleness_histogram_needs_totals_only(void **state)
     assert_string_equal(answer, before);
 }
 
-        strstr(answer, "\n4,sync,sync,,0.03,32,,1,12.5,400,0.9,,0,0,0,stale-gradients\n");
-    assert_non_null(undamped);
-    assert_non_null(damped);
-    assert_non_null(sync);
-    assert_true(undamped < damped && damped < sync);
-}
-
-static void the_slowest_worker_comes_first(void **state)
-{
-    (void)state;
-    const char *const settings[] = {"run=1"};
-    assert_int_equal(run_query("slowest-worker", QUERY_CSV, settings, 1), OK);
-    assert_contains(answer, "\n1,2,25,0.25,4000,2.2857142857142856,4000,500,");
-    assert_ptr_equal(strchr(answer, '\n'), strstr(answer, "\n1,2,25,"));
-}
-
-static void late_synchronous_gradients_have_a_mean_staleness(void **state)
-{
-    (void)state;
-    const char *const settings[] = {"run=6"};
-    rig_change("UPDATE step SET staleness = 2 WHERE worker = 3"); /* delay=2 */
-    assert_int_equal(run_query("slowest-worker", QUERY_CSV, settings, 1), OK);
-    assert_contains(answer, "\n6,3,25,0.25,1000,1,1000,300,2\n");
 static void a_learning_curve_has_a_row_per_evaluation(void **state)
 {
     (void)state;
@@ -384,6 +384,29 @@ static void throughput_is_listed_with_accuracy_fastest_first(void **state)
     const char *damped =
         strstr(answer, "\n4,damped,async,polynomial,0.03,32,damping.power=0.5,2,25,800,0.8");
     const char *sync =
+        strstr(answer, "\n4,sync,sync,,0.03,32,,1,12.5,400,0.9,,0,0,0,stale-gradients\n");
+    assert_non_null(undamped);
+    assert_non_null(damped);
+    assert_non_null(sync);
+    assert_true(undamped < damped && damped < sync);
+}
+
+static void the_slowest_worker_comes_first(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"run=1"};
+    assert_int_equal(run_query("slowest-worker", QUERY_CSV, settings, 1), OK);
+    assert_contains(answer, "\n1,2,25,0.25,4000,2.2857142857142856,4000,500,");
+    assert_ptr_equal(strchr(answer, '\n'), strstr(answer, "\n1,2,25,"));
+}
+
+static void late_synchronous_gradients_have_a_mean_staleness(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"run=6"};
+    rig_change("UPDATE step SET staleness = 2 WHERE worker = 3"); /* delay=2 */
+    assert_int_equal(run_query("slowest-worker", QUERY_CSV, settings, 1), OK);
+    assert_contains(answer, "\n6,3,25,0.25,1000,1,1000,300,2\n");
     assert_contains(answer, "\n6,0,25,0.25,1000,1,1000,300,0\n");
 }
 
@@ -544,11 +567,13 @@ int main(void)
         RIG_TEST(runs_that_differ_in_what_changes_speed_are_not_averaged),
         RIG_TEST(runs_with_different_settings_are_not_averaged),
         RIG_TEST(runs_of_one_seed_count_as_one),
+        RIG_TEST(encrypted_runs_and_other_networks_are_not_averaged_with_plain_runs),
         RIG_TEST(a_row_shows_the_settings_in_which_it_differs),
         SAMPLE_TEST(damped_runs_are_compared_with_undamped_runs),
         SAMPLE_TEST(the_time_to_an_accuracy_is_that_of_its_first_evaluation),
         SAMPLE_TEST(arms_with_runs_that_do_not_reach_an_accuracy_come_last),
         SAMPLE_TEST(the_staleness_histogram_adds_up),
+        SAMPLE_TEST(the_staleness_histogram_needs_totals_only),
         SAMPLE_TEST(a_learning_curve_has_a_row_per_evaluation),
         SAMPLE_TEST(throughput_is_listed_with_accuracy_fastest_first),
         SAMPLE_TEST(the_slowest_worker_comes_first),
@@ -563,4 +588,3 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-        SAMPLE_TEST(the_staleness_histogram_needs_totals_only),
