@@ -435,6 +435,12 @@ done:
 static status read_lists(const struct yaml_tree *d, struct experiment *e)
 {
     status result = OK;
+    if (from != NULL && arm->quick && !from->quick) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: arm '%s' is fitted to arm '%s', which has no runs in the quick part "
+             "(quick: false); give arm '%s' quick: false, too",
+             d->name, n->line, arm->name, arm->fit, arm->name);
+    }
     const struct node *arms = node_child(&d->root, "arms");
     const struct node *claims = node_child(&d->root, "claims");
     if (arms == NULL)

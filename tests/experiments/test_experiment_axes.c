@@ -188,11 +188,72 @@ static void a_later_layer_overrules_a_length_but_one_map_has_only_one(void **sta
     }
 }
 
+/* A fitted arm would never run in the quick part. */
+static void a_fit_to_an_arm_outside_the_quick_part_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to;
+        status wanted;
+    } of[] = {{"", "", OK},
+              {"", ", quick: false", OK},
+              {", quick: false", ", quick: false", OK},
+              {", quick: false", "", ERROR_USAGE}};
+    struct experiment e;
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "name: fitted\nquestion: q\nsettings: {mode: async, model: softmax, epochs: 1}\n"
+                 "workers: [2]\narms:\n  real: {label: r%s}\n"
+                 "  fit: {label: f, fit: real, settings: {engine: virtual}%s}\n",
+                 of[i].from, of[i].to);
+        const status result = open_text(&e, text);
+        assert_int_equal(result, of[i].wanted);
+        if (result == OK)
+            experiment_close(&e);
+        else
+            assert_non_null(strstr(error_message(), "'fit'"));
+    }
+}
+
+/* The map has the seeds 1 to 8. */
+static void trials_with_seeds_of_a_map_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tune;
+        status wanted;
+    } of[] = {{"seeds: [9]", OK},
+              {"seeds: [101, 102]", OK},
+              {"seeds: [101, 8]", ERROR_USAGE},
+              {"seeds: [3]", ERROR_USAGE},
+              {"seeds: [1]", ERROR_USAGE},
+              {"seeds: [9], quick: {lr: [0.1, 0.2], seeds: [4]}", ERROR_USAGE}};
+    struct experiment e;
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "name: m\nquestion: q\nsettings: {model: softmax, engine: virtual, epochs: 1}\n"
+                 "workers: [2]\nseeds: [1, 2]\nmap: {s: [a], t: [b], seeds: 8}\narms:\n"
+                 "  a: {label: a, settings: {mode: sync}}\n"
+                 "  b: {label: b, settings: {mode: async}, tune: {lr: [0.1, 0.2], %s}}\n",
+                 of[i].tune);
+        const status result = open_text(&e, text);
+        assert_int_equal(result, of[i].wanted);
+        if (result == OK)
+            experiment_close(&e);
+        else
+            assert_non_null(strstr(error_message(), "arm 'b'"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_may_be_combinations_of_several_axes),
         cmocka_unit_test(axes_that_do_not_fit_are_refused),
+        cmocka_unit_test(a_fit_to_an_arm_outside_the_quick_part_is_refused),
+        cmocka_unit_test(trials_with_seeds_of_a_map_are_refused),
         cmocka_unit_test(a_later_layer_overrules_a_length_but_one_map_has_only_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
