@@ -338,6 +338,37 @@ done:
     return result;
 }
 
+/* The choice of a tuned arm would have seen the seeds that compare it. Further seeds follow the
+ * largest one of the experiment. */
+static status check_trial_seeds(const struct yaml_tree *d, const struct node *n,
+                                const struct experiment *e, const struct int_list *own)
+{
+    status result = OK;
+    int64_t last = own->at[0];
+    for (size_t i = 1; i < own->count; i++)
+        last = own->at[i] > last ? own->at[i] : last;
+    for (size_t a = 0; a < 2 * e->arm_count; a++) {
+        const struct arm *arm = &e->arms[a / 2];
+        const struct int_list *trials = a % 2 == 0 ? &arm->tune.seeds : &arm->quick_tune.seeds;
+        for (size_t i = 0; i < trials->count; i++) {
+            const int64_t seed = trials->at[i];
+            bool used = seed > last && seed <= last + (int64_t)(e->map_seeds - own->count);
+            for (size_t k = 0; k < own->count; k++)
+                used = used || seed == own->at[k];
+            if (used) {
+                FAIL(ERROR_USAGE,
+                     "%s:%u: with seeds: %u of the map, trials of arm '%s' cannot have seed %lld, "
+                     "because runs of the experiment may have it; give other tune.seeds, for "
+                     "example [%lld]",
+                     d->name, n->line, e->map_seeds, arm->name, (long long)seed,
+                     (long long)last + 1000);
+            }
+        }
+    }
+done:
+    return result;
+}
+
 static status read_map_seeds(const struct yaml_tree *d, const struct node *n, struct experiment *e)
 {
     status result = OK;
@@ -352,6 +383,7 @@ static status read_map_seeds(const struct yaml_tree *d, const struct node *n, st
              d->name, n->line, (long long)seeds, own.count);
     }
     e->map_seeds = (unsigned)seeds;
+    TRY(check_trial_seeds(d, n, e, &own));
 done:
     free(own.at);
     return result;
@@ -403,6 +435,12 @@ static status check_fit(const struct yaml_tree *d, const struct node *n, const s
              "%s:%u: fit is '%s', but must name an earlier arm that is not fitted itself", d->name,
              n->line, arm->fit);
     }
+    if (from != NULL && arm->quick && !from->quick) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: arm '%s' is fitted to arm '%s', which has no runs in the quick part "
+             "(quick: false); give arm '%s' quick: false, too",
+             d->name, n->line, arm->name, arm->fit, arm->name);
+    }
     for (size_t i = 0; from != NULL && i < e->columns.count; i++) {
         if (experiment_arm_has(e, arm, e->columns.at[i]) &&
             !experiment_arm_has(e, from, e->columns.at[i])) {
@@ -435,12 +473,6 @@ done:
 static status read_lists(const struct yaml_tree *d, struct experiment *e)
 {
     status result = OK;
-    if (from != NULL && arm->quick && !from->quick) {
-        FAIL(ERROR_USAGE,
-             "%s:%u: arm '%s' is fitted to arm '%s', which has no runs in the quick part "
-             "(quick: false); give arm '%s' quick: false, too",
-             d->name, n->line, arm->name, arm->fit, arm->name);
-    }
     const struct node *arms = node_child(&d->root, "arms");
     const struct node *claims = node_child(&d->root, "claims");
     if (arms == NULL)

@@ -420,6 +420,26 @@ static void an_arm_with_a_diverged_seed_does_not_represent_its_side(void **state
     process_expect_line(r, "2       ", "poor");
 }
 
+/* The largest seed is 2. Trials have seed 102, or one after the further seeds. */
+static void trials_have_another_seed_than_all_runs(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const wanted[][2] = {{"8", "seed 102"}, {"500", "seed 502"}};
+    for (size_t i = 0; i < COUNT_OF(wanted); i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "name: other\nquestion: q\nsettings: {engine: virtual, pace: constant, dataset: "
+                 "gaussian, model: softmax, samples: 800, batch: 10}\nworkers: [2]\nseeds: [1, 2]\n"
+                 "map: {s: [a], t: [b], seeds: %s}\narms:\n"
+                 "  a: {label: a, settings: {mode: sync}}\n"
+                 "  b: {label: b, settings: {mode: async}, tune: {lr: [0.01, 0.02]}}\n",
+                 wanted[i][0]);
+        process_write(r, "other.yaml", text);
+        assert_int_equal(RIG_RUN(r, "reproduce", "other.yaml", "--dry-run"), OK);
+        process_expect_line(r, "b ", wanted[i][1]);
+    }
+}
+
 /* The choice of the first of the shared levels counts for all of them, also if they are in another
  * part; other levels have their own. */
 static void levels_of_an_axis_share_a_choice(void **state)
@@ -493,6 +513,7 @@ int main(void)
         TEST(several_axes_give_a_table_for_each_combination),
         TEST(undecided_columns_of_a_map_get_further_seeds),
         TEST(an_arm_with_a_diverged_seed_does_not_represent_its_side),
+        TEST(trials_have_another_seed_than_all_runs),
         TEST(levels_of_an_axis_share_a_choice),
         TEST(levels_beside_the_computation_have_their_own_runs),
     };
