@@ -55,6 +55,17 @@ done:
     return result;
 }
 
+/* A copy would start again after each commit of another process, so a read transaction holds the
+ * state of `from`. It begins with the first read. */
+static status hold_state(sqlite3 *from)
+{
+    status result = OK;
+    TRY(database_execute(from, "BEGIN", "copy a file"));
+    TRY(database_execute(from, "SELECT count(*) FROM main.sqlite_master", "copy a file"));
+done:
+    return result;
+}
+
 static status copy_and_end_gone(sqlite3 *from, const char *path)
 {
     enum { PAGES = 1000 };
@@ -63,11 +74,13 @@ static status copy_and_end_gone(sqlite3 *from, const char *path)
     sqlite3_backup *backup = NULL;
     int code = sqlite3_open(path, &to);
     TRY(database_check(to, code, "copy a file"));
+    TRY(hold_state(from));
     backup = sqlite3_backup_init(to, "main", from, "main");
     code = backup != NULL ? SQLITE_OK : sqlite3_errcode(to);
     while (code == SQLITE_OK && backup != NULL)
         code = database_stop_requested() ? SQLITE_INTERRUPT : sqlite3_backup_step(backup, PAGES);
     sqlite3_backup_finish(backup);
+    database_rollback(from);
     TRY(database_check(to, code, "copy a file"));
     database_close(&to);
     TRY(database_open(&to, path));

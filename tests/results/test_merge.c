@@ -194,6 +194,43 @@ static void a_run_whose_process_was_killed_is_merged_as_failed(void **state)
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
 }
 
+static char written[96];
+static unsigned commits;
+
+/* Between two parts of a copy another run commits. Gives up after 20 times. */
+static bool commit_and_give_up(void)
+{
+    sqlite3 *db = NULL;
+    if (commits < 20) {
+        assert_int_equal(sqlite3_open(written, &db), SQLITE_OK);
+        sqlite3_exec(db, "UPDATE run SET tag = random()", NULL, NULL, NULL);
+        sqlite3_close(db);
+        commits++;
+    }
+    return commits >= 20;
+}
+
+/* It is copied, because a killed run in it must end. 8 MB are several parts. */
+static void a_file_that_another_run_writes_is_copied_in_one_turn(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    recorder_close(&r);
+    rig_change("UPDATE run SET runner = json_set(runner, '$.started', 12345)");
+    rig_change("INSERT INTO event (run_id, severity, code, detail) "
+               "SELECT id, 'info', 'long', hex(zeroblob(4000000)) FROM run");
+    snprintf(written, sizeof written, "%s", rig_path);
+    commits = 0;
+    recorder_give_up_when(commit_and_give_up);
+    const status result = merge_file(out_path, written, &m);
+    recorder_give_up_when(NULL);
+    assert_true(commits > 1);
+    assert_int_equal(result, OK);
+    assert_int_equal(m.copied, 1);
+}
+
 static void a_run_in_progress_is_not_replaced_by_a_copy_of_it_that_counts_as_failed(void **state)
 {
     (void)state;
@@ -398,6 +435,7 @@ int main(void)
         TEST(every_row_of_every_run_is_copied_once),
         TEST(queued_and_running_runs_are_skipped_and_copied_after_they_have_ended),
         TEST(a_run_whose_process_was_killed_is_merged_as_failed),
+        TEST(a_file_that_another_run_writes_is_copied_in_one_turn),
         TEST(a_run_in_progress_is_not_replaced_by_a_copy_of_it_that_counts_as_failed),
         TEST(different_runs_with_one_uuid_are_refused_and_nothing_is_copied),
         TEST(other_files_and_other_versions_are_refused_and_not_changed),
