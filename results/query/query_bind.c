@@ -91,7 +91,7 @@ done:
 status query_check_step(sqlite3 *db, int code)
 {
     status result = OK;
-    if ((code & 0xff) == SQLITE_ERROR)
+    if ((code & 0xff) == SQLITE_ERROR || (code & 0xff) == SQLITE_MISMATCH)
         FAIL(ERROR_USAGE, "the query failed at a row: %s", sqlite3_errmsg(db));
     TRY(database_check(db, code, "read the answer"));
 done:
@@ -188,6 +188,13 @@ static bool is_number(const char *value)
     return end != value && *end == '\0' && isfinite(number);
 }
 
+/* Parameters with a whole number as default are counts. */
+static bool is_count(const char *value)
+{
+    const double number = strtod(value, NULL);
+    return number >= 0 && number < 9e15 && number == floor(number);
+}
+
 /* `value` passes is_number(). In any spelling: "9e-1" is 0.9. */
 static void bind_number(sqlite3_stmt *s, int index, const char *value)
 {
@@ -268,6 +275,11 @@ status query_bind(sqlite3 *db, sqlite3_stmt *s, const char *sql, const char *wha
         if (has_initial && is_number(d.initial) && !is_number(value)) {
             FAIL(ERROR_USAGE, "%s: %s=%s is not a finite number; the default is %s", what, name + 1,
                  value, d.initial);
+        }
+        if (has_initial && strspn(d.initial, "0123456789") == strlen(d.initial) &&
+            d.initial[0] != '\0' && !is_count(value)) {
+            FAIL(ERROR_USAGE, "%s: %s=%s is not a whole number of 0 or more; the default is %s",
+                 what, name + 1, value, d.initial);
         }
         /* If the default of :run is all, 'all' may also be passed. */
         bool all = has_initial && strcmp(d.initial, "all") == 0 && strcmp(value, "all") == 0;

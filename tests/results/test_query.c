@@ -36,6 +36,15 @@ static void an_error_lists_the_parameters_of_a_query(void **state)
     const char *const many[] = {"limit=many"};
     assert_int_equal(run_query("runs", QUERY_TABLE, many, 1), ERROR_USAGE);
     rig_assert_error_names("limit=many");
+    const char *const counts[][1] = {{"limit=1.5"}, {"limit=-3"}, {"limit=1e99"}};
+    for (size_t i = 0; i < COUNT_OF(counts); i++) {
+        assert_int_equal(run_query("runs", QUERY_TABLE, counts[i], 1), ERROR_USAGE);
+        rig_assert_error_names(counts[i][0]);
+    }
+    const char *const two[] = {"limit=2e0"};
+    assert_int_equal(run_query("runs", QUERY_TABLE, two, 1), OK);
+    const char *const part[] = {"n=1.5"};
+    assert_int_equal(run_query("SELECT 1 LIMIT :n", QUERY_TABLE, part, 1), ERROR_USAGE);
     const char *const infinite[][1] = {{"accuracy=inf"}, {"accuracy=nan"}, {"accuracy=1e999"}};
     for (size_t i = 0; i < COUNT_OF(infinite); i++)
         assert_int_equal(run_query("time-to-accuracy", QUERY_TABLE, infinite[i], 1), ERROR_USAGE);
@@ -307,6 +316,11 @@ static void gradients_of_several_servers_are_shown(void **state)
     assert_contains(answer, "\nstaleness of the 3 parts of gradients, one at each server, that");
     assert_contains(answer, "  not used: 1 dropped_late\n");
     assert_contains(answer, "worker_joined, worker 2, server 1: here\n");
+    /* Totals have the number alone. */
+    rig_change("DELETE FROM push WHERE run_id = (SELECT max(id) FROM run)");
+    show("last");
+    assert_contains(answer, "\nstaleness of the 3 parts of gradients, one at each server, that");
+    assert_contains(answer, "  not used: 1 dropped\n");
 }
 
 /* At most 24 bins of equal width. */
@@ -316,11 +330,6 @@ static void a_wide_histogram_is_shown_in_wider_bins(void **state)
     rig_change("UPDATE run_staleness SET staleness = 23 WHERE run_id = 3 AND staleness = 3");
     show("3");
     assert_contains(answer, "\n         23  97.0 %");
-    /* Totals have the number alone. */
-    rig_change("DELETE FROM push WHERE run_id = (SELECT max(id) FROM run)");
-    show("last");
-    assert_contains(answer, "\nstaleness of the 3 parts of gradients, one at each server, that");
-    assert_contains(answer, "  not used: 1 dropped\n");
     assert_contains(answer, "\n          1   1.0 %");
     rig_change("UPDATE run_staleness SET staleness = 24 WHERE run_id = 3 AND staleness = 23");
     show("3");
