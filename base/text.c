@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -176,12 +177,15 @@ bool text_to_integer(const char *text, int64_t *out)
     char *end = NULL;
     errno = 0;
     *out = strtoll(text, &end, 10);
-    return end != text && *end == '\0' && errno == 0;
+    return end != text && *end == '\0' && errno == 0 && !isspace((unsigned char)text[0]);
 }
 
 bool text_to_real(const char *text, double *out)
 {
     char *end = NULL;
+    errno = 0;
     *out = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*out);
+    const bool underflow = *out == 0 && errno == ERANGE, hexadecimal = strpbrk(text, "xX") != NULL;
+    return end != text && *end == '\0' && isfinite(*out) && !underflow && !hexadecimal &&
+           !isspace((unsigned char)text[0]);
 }

@@ -368,6 +368,21 @@ static void an_integer_is_written_with_its_sign(void **state)
     }
 }
 
+static void only_plain_decimal_numbers_are_read(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {" 4", "\t4", "0x10", "0X1p3", "4 ", "", "1e400", "1e-400"};
+    static const char *const good[] = {"4", "-4.5", "+1e3", ".5", "0e-400", "1e-310"};
+    int64_t integer;
+    double real;
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        if (text_to_real(bad[i], &real) || text_to_integer(bad[i], &integer))
+            fail_msg("'%s' should be refused", bad[i]);
+    for (size_t i = 0; i < COUNT_OF(good); i++)
+        if (!text_to_real(good[i], &real) || real != strtod(good[i], NULL))
+            fail_msg("'%s' should be read", good[i]);
+}
+
 static char groups[64]; /* a folder, as /sys/fs/cgroup */
 
 static void write_file(const char *name, const char *content)
@@ -436,6 +451,7 @@ int main(void)
         cmocka_unit_test(an_error_may_quote_the_previous_one),
         cmocka_unit_test(sha256_gives_the_published_answers),
         cmocka_unit_test(json_text_is_escaped),
+        cmocka_unit_test(only_plain_decimal_numbers_are_read),
         cmocka_unit_test(a_vector_is_found_in_the_area_that_holds_it),
         cmocka_unit_test(a_vector_is_shared_once_that_is_wanted),
         cmocka_unit_test(a_line_of_the_log_holds_no_control_characters),
