@@ -64,6 +64,8 @@ status command_merge(int argc, char **argv)
         FAIL(ERROR_USAGE, "merge: name the files to read and the file to write, as in `gradlag "
                           "merge a.db b.db -o all.db`");
     }
+    if (out[0] == '\0')
+        FAIL(ERROR_USAGE, "merge: the name after -o is empty; name the file to write");
     launch_catch_signals();
     recorder_give_up_when(stop_requested);
     TRY(merge_open(&m, out, summaries));

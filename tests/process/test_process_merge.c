@@ -41,6 +41,7 @@ static void an_error_during_a_merge_leaves_no_new_file(void **state)
     assert_int_equal(RIG_RUN(r, "merge", "a.db", "b.db", "c.db", "-o", "all.db"), ERROR_RESULTS);
     process_expect_error(r, "c.db");
     process_expect_error(r, "all.db");
+    assert_int_equal(RIG_RUN(r, "merge", "a.db", "-o", ""), ERROR_USAGE);
     expect_files(r, "a.db b.db c.db");
 }
 
