@@ -85,6 +85,26 @@ static void a_mean_of_survivors_does_not_represent_its_side(void **state UNUSED)
     assert_contains(answer, ",sync,0.875,async,0.75,"); /* now both rates lost a seed */
 }
 
+/* Of the synchronous rate 1 the seeds have a mean of 0.5, the runs one of 0.65. */
+static void a_repeated_seed_counts_once(void **state UNUSED)
+{
+    static const struct compared_run runs[] = {
+        {"again", "sync", "{\"lr\":1}", "finished", 1, 1, 0.5, 0.2},
+        {"again", "sync", "{\"lr\":1}", "finished", 2, 1, 0.5, 0.8},
+        {"again", "sync", "{\"lr\":1}", "finished", 2, 1, 0.5, 0.8},
+        {"again", "sync", "{\"lr\":1}", "finished", 2, 1, 0.5, 0.8},
+        {"again", "sync", "{\"lr\":2}", "finished", 1, 1, 0.25, 0.6},
+        {"again", "sync", "{\"lr\":2}", "finished", 2, 1, 0.25, 0.6},
+        {"again", "async", "{\"lr\":1}", "finished", 1, 1, 0.75, 0.75},
+        {"again", "async", "{\"lr\":1}", "finished", 2, 1, 0.75, 0.75},
+    };
+    const char *const of[] = {"experiment=again"};
+    for (size_t i = 0; i < COUNT_OF(runs); i++)
+        record(&runs[i]);
+    assert_int_equal(run_query("crossover", QUERY_CSV, of, 1), OK);
+    assert_contains(answer, ",asynchronous,0.5,0,2,accuracy,sync,0.25,async,0.75,");
+}
+
 /* Names that look like numbers keep their spelling. */
 static void runs_without_an_experiment_are_compared_too(void **state UNUSED)
 {
@@ -110,6 +130,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RIG_TEST(sides_are_compared_by_loss_if_there_is_no_accuracy),
         RIG_TEST(a_mean_of_survivors_does_not_represent_its_side),
+        RIG_TEST(a_repeated_seed_counts_once),
         RIG_TEST(runs_without_an_experiment_are_compared_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -187,6 +187,23 @@ static void undamped_arms_with_equal_settings_are_one_configuration(void **state
     assert_contains(line, ",1,0.6,0.2");
 }
 
+/* Mean 0.6 of the seeds and 0.7 of the runs of the first rate; 0.65 of the second one. */
+static void a_repeated_seed_counts_once(void **state UNUSED)
+{
+    static const struct recorded_trial trials[] = {
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.4, 1, 0.5},
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.8, 1, 0.5},
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.8, 1, 0.5},
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.8, 1, 0.5},
+        {"e/tuning", "a", "{\"lr\":2}", 2, 0.65, 1, 0.5},
+    };
+    RECORD(trials);
+    rig_change("UPDATE run SET seed = min(seed, 2)");
+    assert_int_equal(ask_for_trials("e/tuning"), 1);
+    assert_contains(answer, "\ne/tuning,a,async,none,4,2,5,2,");
+    assert_contains(answer, ",accuracy,0.65,");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +212,7 @@ int main(void)
         RIG_TEST(tuning_without_test_split_is_by_loss),
         RIG_TEST(only_tuning_and_searches_have_trials),
         RIG_TEST(an_arm_is_behind_the_best_on_its_cluster),
+        RIG_TEST(a_repeated_seed_counts_once),
         SAMPLE_TEST(without_accuracy_configurations_are_compared_by_loss),
         SAMPLE_TEST(undamped_arms_with_equal_settings_are_one_configuration),
     };

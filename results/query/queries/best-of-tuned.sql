@@ -3,8 +3,8 @@
 -- Trials are the runs of tuning (NAME/tuning) and of searches (trial_of in the configuration; in older files, search= in the command
 -- line). They are compared if their arm, rules, workers and cluster are equal (column cluster of run_with_settings), and in tuning also batch, delay and parameters of consistency, which may be axes of the
 -- experiment. A trial with a diverged seed counts, and ranks last. best_by: accuracy on the validation split; loss if the data have
--- no accuracy, and for an experiment without test accuracy. n: number of runs with the settings of the best trial; for NAME/tuning, the
--- runs that NAME made with these settings. test_accuracy: mean over these runs, with sd and the ends of the 95 %
+-- no accuracy, and for an experiment without test accuracy. n: number of seeds with the settings of the best trial; for NAME/tuning, those
+-- that NAME made with these settings. test_accuracy: mean over these seeds, with sd and the ends of the 95 %
 -- interval, cut to 0 and 1; collapsed: number of these runs that predict one class.
 -- No rows: no trial of a search or of a tuned experiment has finished with a result on the validation split
 WITH trial_run AS (
@@ -15,6 +15,13 @@ WITH trial_run AS (
       AND (:experiment = 'all' OR run.experiment = :experiment)
       AND (run.experiment LIKE '%/tuning' OR run.config ->> '$.trial_of' <> ''
            OR EXISTS (SELECT 1 FROM json_each(host, '$.argv') WHERE value LIKE 'search=%'))),
+trial_of_seed AS ( -- runs of one seed count as one, their mean
+    SELECT *, count(*) AS runs_of_seed, avg(validation_accuracy) AS accuracy_of_seed, avg(validation_loss) AS loss_of_seed,
+           max(status = 'diverged') AS seed_diverged,
+           max(CASE WHEN tuning THEN final_accuracy ELSE validation_accuracy END) AS any_accuracy
+    FROM trial_run
+    GROUP BY experiment, arm, mode, consistency, damping, correction, workers, model, dataset,
+             settings, seed),
 trial AS (
     SELECT experiment, arm, mode, consistency, damping, correction, workers, model, dataset, lr,
            momentum, batch, differing, settings, cluster, tuning,
@@ -23,10 +30,9 @@ trial AS (
                     SELECT key, value FROM json_each(settings)
                     WHERE key IN ('batch', 'delay') OR key LIKE 'consistency.%' ORDER BY key))
            END AS axes,
-           count(*) AS runs, avg(validation_accuracy) AS validation_accuracy,
-           avg(validation_loss) AS validation_loss, max(status = 'diverged') AS diverged,
-           max(CASE WHEN tuning THEN final_accuracy ELSE validation_accuracy END) AS accuracy
-    FROM trial_run
+           sum(runs_of_seed) AS runs, avg(accuracy_of_seed) AS validation_accuracy,
+           avg(loss_of_seed) AS validation_loss, max(seed_diverged) AS diverged, max(any_accuracy) AS accuracy
+    FROM trial_of_seed
     GROUP BY experiment, arm, mode, consistency, damping, correction, workers, model, dataset,
              settings),
 scored AS ( -- score: more is better

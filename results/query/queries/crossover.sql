@@ -32,20 +32,22 @@ configuration AS (
 common AS (
     SELECT experiment, model, workers, cluster, min(last_seed) AS last_seed FROM configuration
     GROUP BY experiment, model, workers, cluster),
+of_seed AS ( -- runs of one seed count as one, their mean
+    SELECT experiment, model, dataset, workers, cluster, side, arm, settings, seed, min(config) AS config,
+           max(host ->> '$.commit') AS "commit", max(metric) AS metric,
+           max(status = 'diverged') AS diverged, max(status = 'finished') AS finished,
+           avg(choice) FILTER (WHERE status = 'finished') AS choice, avg(score) FILTER (WHERE status = 'finished') AS score
+    FROM cluster
+    GROUP BY experiment, model, dataset, workers, cluster, side, arm, settings, seed),
 ranked AS (
     SELECT c.experiment, c.model, c.dataset, c.workers, c.cluster, c.side, c.arm, c.settings, min(c.config) AS config,
-           max(c.host ->> '$.commit') AS "commit", max(c.metric) AS metric,
+           max(c."commit") AS "commit", max(c.metric) AS metric,
            row_number() OVER (PARTITION BY c.experiment, c.model, c.workers, c.cluster, c.side
-                              ORDER BY max(c.status = 'diverged'), avg(c.choice) FILTER (WHERE c.status = 'finished') DESC,
-                                       c.arm) AS place
-    FROM cluster AS c JOIN common USING (experiment, model, workers, cluster)
+                              ORDER BY max(c.diverged), avg(c.choice) DESC, c.arm) AS place
+    FROM of_seed AS c JOIN common USING (experiment, model, workers, cluster)
     WHERE c.seed <= common.last_seed
     GROUP BY c.experiment, c.model, c.workers, c.cluster, c.side, c.arm, c.settings
-    HAVING max(c.status = 'finished')),
-of_seed AS (
-    SELECT experiment, model, workers, cluster, arm, settings, seed, avg(score) AS score FROM cluster
-    WHERE status = 'finished'
-    GROUP BY experiment, model, workers, cluster, arm, settings, seed),
+    HAVING max(c.finished)),
 pair AS (
     SELECT s.*, s.arm AS sync_arm, a.arm AS async_arm, x.score AS x, y.score AS y, y.score - x.score AS d
     FROM ranked AS s
