@@ -26,13 +26,15 @@ status run_summary_read(const char *results, int64_t run_id, const options *o,
         "FROM staleness_histogram WHERE run_id = %lld) "
         "SELECT final_accuracy, best_accuracy, validation_accuracy, final_loss, "
         "samples_per_second, updates, train_seconds, mean_staleness, max_staleness, "
-        "sqrt(max(0, square - mean * mean)) / nullif(mean, 0), collapsed, mean, gradients, "
+        "max(0, square - mean * mean), collapsed, mean, gradients, "
         "engine = 'virtual', (SELECT validation_loss FROM last_evaluation WHERE run_id = %lld) "
         "FROM run, counted WHERE id = %lld";
     char sql[sizeof form + 72];
     double v[15] = {0};
     snprintf(sql, sizeof sql, form, (long long)run_id, (long long)run_id, (long long)run_id);
     status result = query_numbers(results, sql, v, COUNT_OF(v));
+    /* Some builds of SQLite have no sqrt(). */
+    v[9] = v[11] != 0 ? sqrt(v[9]) / v[11] : NAN;
     const struct staleness_spread spread = {
         .mean = v[11], .cv = v[9], .gradients = isfinite(v[12]) ? (uint64_t)v[12] : 0};
     *out =
