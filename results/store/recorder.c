@@ -425,6 +425,19 @@ void recorder_on_error(recorder *r, void (*on_error)(void *context), void *conte
     r->on_error_context = context;
 }
 
+/* Retries for LAST_TRY_S if the disk is full. */
+static status finish_row(recorder *r, const struct run_outcome *outcome)
+{
+    const uint64_t deadline = clock_ns() + LAST_TRY_S * UINT64_C(1000000000);
+    status result = run_row_finish(r->db, r->run_id, outcome);
+    while (result != OK && strstr(error_message(), DATABASE_FULL) != NULL &&
+           clock_ns() < deadline) {
+        clock_sleep_until_ns(clock_ns() + 200000000);
+        result = run_row_finish(r->db, r->run_id, outcome);
+    }
+    return result;
+}
+
 status recorder_finish(recorder *r, const struct run_outcome *outcome)
 {
     status result = OK;
@@ -440,7 +453,7 @@ status recorder_finish(recorder *r, const struct run_outcome *outcome)
         (void)!run_row_finish(r->db, r->run_id, &incomplete);
         FAIL(r->failure, "%s", r->failure_message);
     }
-    TRY(run_row_finish(r->db, r->run_id, outcome));
+    TRY(finish_row(r, outcome));
     r->finished = true;
     r->summarized_rows = r->rows.written;
 done:

@@ -117,6 +117,31 @@ static void if_the_disk_stays_full_only_uncommitted_rows_are_lost(void **state)
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
 }
 
+static void *make_room_after_half_a_second(void *unused UNUSED)
+{
+    clock_sleep_until_ns(clock_ns() + 500000000);
+    limit_files(RLIM_INFINITY);
+    return NULL;
+}
+
+/* All rows are in the file already. */
+static void the_end_of_a_run_waits_for_disk_space_too(void **state)
+{
+    (void)state;
+    int64_t id;
+    pthread_t thread;
+    recorder *r = begin(true, &id);
+    push(r, 0, 10);
+    for (int i = 0; i < 100 && atoi(rig_ask("SELECT count(*) FROM push")) < 10; i++)
+        clock_sleep_until_ns(clock_ns() + 50000000);
+    limit_files(1);
+    assert_int_equal(pthread_create(&thread, NULL, make_room_after_half_a_second, NULL), 0);
+    assert_int_equal(recorder_finish(r, &rig_outcome), OK);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    recorder_close(&r);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "finished");
+}
+
 /* The number of lines on stderr while so many rows are recorded. */
 static unsigned lines_logged(recorder *r, uint64_t rows)
 {
@@ -277,6 +302,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         FAULT_TEST(rows_wait_while_the_disk_is_full_and_none_is_lost),
+        FAULT_TEST(the_end_of_a_run_waits_for_disk_space_too),
         FAULT_TEST(if_the_disk_stays_full_only_uncommitted_rows_are_lost),
         FAULT_TEST(a_full_memory_after_a_full_disk_is_logged_before_rows_are_lost),
         FAULT_TEST(rows_are_written_after_another_process_releases_its_lock),
