@@ -65,12 +65,20 @@ def _call(*words):
         except BaseException:
             _stop(command)
             raise
-    answer = json.loads(out) if out.strip() else None
     if command.returncode != 0:
-        raise Error(_failure(command.returncode, messages), command.returncode, answer)
+        raise Error(_failure(command.returncode, messages), command.returncode, _complete(out))
+    answer = json.loads(out) if out.strip() else None
     for text in re.findall("^gradlag[^:\n]*: warning: (.*)", messages, re.M):
         warnings.warn(text, stacklevel=3)  # the caller of run() or query()
     return answer
+
+
+def _complete(out):
+    """The answer of a command that failed; None: it did not print all of it, for example because it was killed."""
+    try:
+        return json.loads(out)
+    except json.JSONDecodeError:
+        return None
 
 
 def _failure(code, messages):

@@ -376,6 +376,13 @@ class Results(InFolder):
         self.assertEqual(caught.exception.code, -signal.SIGKILL)
         self.assertIn("signal 9", str(caught.exception))
 
+    def test_a_program_that_is_killed_while_it_prints_is_named(self):
+        self.stand_in("print('{\"id\": 1, ', end='', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)")
+        with self.assertRaises(gradlag.Error) as caught:
+            gradlag.run()
+        self.assertEqual(caught.exception.code, -signal.SIGKILL)
+        self.assertIsNone(caught.exception.run)
+
     def test_warnings_of_the_program_are_warnings(self):
         self.stand_in("print('gradlag: warning: no spread\\nown.py: warning: other\\ngradlag worker 2: warning: late', file=sys.stderr)\nprint('{}')")
         with warnings.catch_warnings(record=True) as caught:
