@@ -156,7 +156,8 @@ unsigned peers_in(const struct server *s, enum peer_state state)
     return count_in(s, state, s->workers);
 }
 
-unsigned peers_first_in(const struct server *s, enum peer_state state)
+/* Among the first o->workers, with which training begins. */
+static unsigned first_in(const struct server *s, enum peer_state state)
 {
     return count_in(s, state, s->o->workers);
 }
@@ -164,7 +165,7 @@ unsigned peers_first_in(const struct server *s, enum peer_state state)
 void peers_name(const struct server *s, enum peer_state state, char *out, size_t size)
 {
     size_t length = 0;
-    unsigned named = 0, all = peers_first_in(s, state);
+    unsigned named = 0, all = first_in(s, state);
     out[0] = '\0';
     for (unsigned w = 0; w < s->o->workers && length < size; w++) {
         if (s->peers[w].state != state)

@@ -376,8 +376,6 @@ static inline bool peers_on_this_host(const struct peer *p)
     return p->shared || p->life.pidfd >= 0;
 }
 unsigned peers_in(const struct server *s, enum peer_state state);
-/* Those among the first o->workers, with which training begins. */
-unsigned peers_first_in(const struct server *s, enum peer_state state);
 /* "worker 3, worker 5": those of the first o->workers whose state is `state`. */
 void peers_name(const struct server *s, enum peer_state state, char *out, size_t size);
 /* "process 77, payload=shm" */
