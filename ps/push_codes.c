@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/vector.h"
+#include "worker/optimizer/optimizer.h"
 
 #include <math.h>
 
@@ -63,7 +64,7 @@ size_t push_codes_bytes(const struct push_codes *p, unsigned server, uint64_t sa
 bool push_codes_apply(struct push_codes *p, uint64_t samples, float *gradient, float loss)
 {
     const size_t count = p->slices.begin[p->slices.servers];
-    if (!isfinite(loss) || !isfinite(vector_sum_of_squares(count, gradient)))
+    if (!isfinite(loss) || !optimizer_takes(vector_sum_of_squares(count, gradient), 1))
         return false;
     for (unsigned i = 0; i < p->slices.servers; i++) {
         struct push_code *code = &p->servers[i];

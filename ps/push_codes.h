@@ -42,8 +42,8 @@ size_t push_codes_bytes(const struct push_codes *p, unsigned server, uint64_t sa
 void push_codes_reset(struct push_codes *p);
 /* `samples`: as in push_codes_bytes. gradient ← the decoded values of gradient + residual; writes
  * the codes and the new residual. The codes stay until the next call. False: loss or gradient is
- * not finite; the gradient, the codes and the residual are unchanged. The caller then pushes the
- * floats, and the server sees them. */
+ * not finite, or no optimizer takes a gradient of this norm; the gradient, the codes and the
+ * residual are unchanged. The caller then pushes the floats, and the server sees them. */
 bool push_codes_apply(struct push_codes *p, uint64_t samples, float *gradient, float loss);
 
 #endif

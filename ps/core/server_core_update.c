@@ -155,7 +155,7 @@ void core_reject_not_finite(server_core *c, struct member *culprit, enum push_re
 }
 
 /* Norm and gap of a push that the fused pass of an update does not measure. Returns whether the
- * gradient is finite. */
+ * gradient can be used. */
 static bool measure(server_core *c, struct member *member)
 {
     if (!member->measured) {
@@ -164,7 +164,9 @@ static bool measure(server_core *c, struct member *member)
     }
     if (member->staleness > 0)
         member->gap = vector_rms_distance(c->count, c->slots[c->latest], c->slots[member->slot]);
-    return isfinite(member->norm);
+    /* on_nonfinite=skip: a norm that no update takes is the fault of this gradient alone. */
+    return isfinite(member->norm) &&
+           (!c->may_skip || optimizer_takes(member->norm * member->norm, 1));
 }
 
 /* The gradients of one update. */

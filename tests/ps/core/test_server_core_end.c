@@ -87,10 +87,16 @@ static void a_loss_that_is_not_finite_ends_the_run(void **state)
     core_rig_close(&b.rig);
 }
 
-static void corrupt(struct core_bench *b, unsigned w, bool bad)
+/* `value`: 0: none. */
+static void corrupt_by(struct core_bench *b, unsigned w, float value)
 {
     core_rig_fill(b->gradient[w], BENCH_COUNT, w + 1);
-    b->gradient[w][5] = bad ? NAN : b->gradient[w][5];
+    b->gradient[w][5] = value != 0 ? value : b->gradient[w][5];
+}
+
+static void corrupt(struct core_bench *b, unsigned w, bool bad)
+{
+    corrupt_by(b, w, bad ? NAN : 0);
 }
 
 /* The run with skipped gradients gives the same bits as the run without them. */
@@ -125,17 +131,21 @@ static void a_skipped_gradient_does_not_change_the_result(void **state)
     }
 }
 
-/* A barrier waits for the worker's next gradient; a running sum continues without this one. */
+/* A barrier waits for the worker's next gradient; a running sum continues without this one. 1e25 is
+ * finite, but no update takes its square. */
 static void an_update_of_several_gradients_waits_for_a_finite_one(void **state)
 {
     (void)state;
-    for (unsigned culprit = 0; culprit < 3; culprit++) {
+    static const float values[] = {NAN, 1e25f};
+    for (unsigned i = 0; i < 6; i++) {
+        const unsigned culprit = i / 2;
+        const float value = values[i % 2];
         struct core_bench b;
         bench_open(&b, (struct server_core_options){.workers = 3},
                    RIG("consistency=bsp", "on_nonfinite=skip"));
         bench_hello_all(&b);
         for (unsigned w = 0; w < 3; w++) {
-            corrupt(&b, w, w == culprit);
+            corrupt_by(&b, w, w == culprit ? value : 0);
             bench_push(&b, w);
             assert_int_equal(b.applied, 0);
         }
@@ -148,7 +158,7 @@ static void an_update_of_several_gradients_waits_for_a_finite_one(void **state)
                    RIG("consistency=buffered", "consistency.size=3", "on_nonfinite=skip"));
         bench_hello_all(&b);
         for (unsigned push = 0; push < 4; push++) {
-            corrupt(&b, push % 3, push == culprit);
+            corrupt_by(&b, push % 3, push == culprit ? value : 0);
             bench_push(&b, push % 3);
             assert_int_equal(b.applied, push == 3);
         }
