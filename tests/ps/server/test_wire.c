@@ -139,7 +139,7 @@ static void a_record_keeps_every_field(void **state UNUSED)
 static void an_order_has_the_documented_bytes(void **state UNUSED)
 {
     static const uint8_t golden[] = {
-        'G', 'L', 'A', 'G', 1,  0, 22, 0, /* magic, version, type: order */
+        'G', 'L', 'A', 'G', 2,  0, 22, 0, /* magic, version, type: order */
         1,   0,   0,   0,   0,  0, 0,  0, /* run token */
         2,   0,   0,   0,   0,  0, 0,  0, /* incarnation */
         9,   0,   0,   0,   0,  0, 0,  0, /* number of the message */
@@ -161,16 +161,17 @@ static void a_release_has_the_documented_bytes(void **state UNUSED)
 {
     static const uint8_t golden[] = {
         'G',  'L',  'A',  'G',                          /* magic */
-        1,    0,                                        /* version */
+        2,    0,                                        /* version */
         4,    0,                                        /* type: release */
         0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, /* run token */
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, /* incarnation */
         0x2a, 0,    0,    0,    0,    0,    0,    0,    /* sequence */
         3,    0,    0,    0,                            /* worker */
-        24,   0,    0,    0,                            /* bytes of the body */
+        32,   0,    0,    0,                            /* bytes of the body */
         0,    0,    0,    0,                            /* bytes of the second frame */
         0,    0,    0,    0,                            /* reserved */
         0x00, 0x01, 0,    0,    0,    0,    0,    0,    /* version 256 */
+        0x00, 0x20, 0,    0,    0,    0,    0,    0,    /* 8192 samples used */
         5,    0,    0,    0,                            /* slot */
         1,    0,    0,    0,                            /* payload: shm */
         0,    0,    0,    0,    0,    0,    0xf8, 0x3f, /* 1.5 µs paused */
@@ -180,14 +181,14 @@ static void a_release_has_the_documented_bytes(void **state UNUSED)
                                    .incarnation = 0x1112131415161718,
                                    .sequence = 42,
                                    .worker = 3,
-                                   .release = {256, 5, WIRE_PAYLOAD_SHM, 1.5}};
+                                   .release = {256, 8192, 5, WIRE_PAYLOAD_SHM, 1.5}};
     assert_encodes_to(&m, golden, sizeof golden);
 }
 
 static void a_hello_has_the_documented_bytes(void **state UNUSED)
 {
     static const uint8_t golden[] = {
-        'G',  'L',  'A',  'G',  1,    0,    1,    0,    /* magic, version, type: hello */
+        'G',  'L',  'A',  'G',  2,    0,    1,    0,    /* magic, version, type: hello */
         1,    0,    0,    0,    0,    0,    0,    0,    /* run token */
         0,    0,    0,    0,    0,    0,    0,    0,    /* incarnation: none yet */
         0,    0,    0,    0,    0,    0,    0,    0,    /* sequence */
@@ -215,7 +216,7 @@ static void a_hello_has_the_documented_bytes(void **state UNUSED)
 static void a_gradient_chunk_has_the_documented_bytes(void **state UNUSED)
 {
     static const uint8_t golden[] = {
-        'G', 'L', 'A', 'G', 1, 0, 7, 0, 1, 0, 0, 0, 0, 0, 0,    0, 2, 0, 0, 0, 0,    0,
+        'G', 'L', 'A', 'G', 2, 0, 7, 0, 1, 0, 0, 0, 0, 0, 0,    0, 2, 0, 0, 0, 0,    0,
         0,   0,   3,   0,   0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 16,   0, 0, 0, 0, 0, 0x10, 0,
         0,   0,   0,   0,   5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0,
     };
@@ -232,7 +233,7 @@ static void a_gradient_chunk_has_the_documented_bytes(void **state UNUSED)
 static void a_code_chunk_has_the_documented_bytes(void **state UNUSED)
 {
     static const uint8_t golden[] = {
-        'G', 'L', 'A', 'G', 1,  0, 23, 0, /* magic, version, type: coded */
+        'G', 'L', 'A', 'G', 2,  0, 23, 0, /* magic, version, type: coded */
         1,   0,   0,   0,   0,  0, 0,  0, /* run token */
         2,   0,   0,   0,   0,  0, 0,  0, /* incarnation */
         3,   0,   0,   0,   0,  0, 0,  0, /* sequence of the push */
