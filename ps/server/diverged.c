@@ -8,7 +8,7 @@
 static const char *what_of(const struct push_record *culprit)
 {
     return culprit->reason == PUSH_BAD_LOSS     ? "loss"
-           : culprit->reason == PUSH_BAD_UPDATE ? "update by the gradient"
+           : culprit->reason == PUSH_BAD_UPDATE ? "update with the gradient"
                                                 : "gradient";
 }
 

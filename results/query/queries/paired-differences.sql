@@ -1,5 +1,5 @@
 -- Accuracy or loss of two configurations on the same seeds: mean difference, its sd and 95 % interval
--- :experiment = all  only the runs of one experiment
+-- :experiment = all  only the runs of one experiment; all: without the trials of tuning (experiments NAME/tuning)
 -- :workers = all  only runs with this many workers
 -- :arm = all  only pairs that contain this arm
 -- Runs of one seed share initial weights and data order. Their difference varies less than the difference of two
@@ -18,7 +18,7 @@ WITH finished AS (
                || coalesce(' batch=' || batch, '') || coalesce(' ' || differing, '') AS name
     FROM run_with_settings AS described
     WHERE status = 'finished'
-      AND (:experiment = 'all' OR experiment = :experiment)
+      AND (experiment = :experiment OR (:experiment = 'all' AND coalesce(experiment, '') NOT LIKE '%/tuning'))
       AND (:workers = 'all' OR workers = :workers)),
 measured AS (
     SELECT *, iif(max(accuracy) OVER (PARTITION BY experiment, workers, model, dataset) IS NULL, 'loss', 'accuracy')
