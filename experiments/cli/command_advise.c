@@ -11,7 +11,7 @@ const char command_advise_help[] =
     "yours,\n"
     "and what is not known about yours. The keys are those of a run. Two maps are built in:\n\n"
     "  crossover              lenet on images; points of test accuracy\n"
-    "  crossover-transformer  gpt on text; nats of validation loss\n\n"
+    "  crossover-transformer  gpt on text; nats of test loss\n\n"
     "model=gpt chooses the second, and so does experiment=crossover-transformer. Axes of a map:\n"
     "workers, pace.slow_workers, pace.factor, pace.worker_cv, network.gbps, network.latency_ms.\n"
     "A value between two of the map shows both; a key that you leave out shows all its values.\n"
