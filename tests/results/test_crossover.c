@@ -32,9 +32,9 @@ static void record(const struct compared_run *c)
     rig_finish(r, &outcome);
 }
 
-/* Without a test accuracy less loss is better. The best rate of each side is that with the least
- * validation loss: of the last evaluation, not of the best one. */
-static void sides_are_compared_by_loss_if_there_is_no_accuracy(void **state UNUSED)
+/* Of text, and without a test accuracy, less loss is better. The best rate of each side is that
+ * with the least validation loss: of the last evaluation, not of the best one. */
+static void text_and_runs_without_accuracy_are_compared_by_loss(void **state UNUSED)
 {
     static const struct compared_run runs[] = {
         {"by-loss", "sync", "{\"lr\":1}", "finished", 1, 2.0, NAN, 0.5},
@@ -61,6 +61,11 @@ static void sides_are_compared_by_loss_if_there_is_no_accuracy(void **state UNUS
         "UPDATE run SET final_accuracy = 0.75 WHERE experiment = 'by-loss' AND mode = 'async'");
     assert_int_equal(run_query("crossover", QUERY_CSV, of, 1), OK);
     assert_contains(answer, ",asynchronous,0.25,0,2,accuracy,sync,0.5,async,0.75,");
+    rig_change("UPDATE run SET dataset = 'text' WHERE experiment = 'by-loss'");
+    assert_int_equal(run_query("crossover", QUERY_CSV, of, 1), OK);
+    assert_contains(answer, ",text,");
+    assert_contains(answer, ",undecided,0.625,");
+    assert_contains(answer, ",2,loss,sync,2.25,async,1.625,");
 }
 
 /* The synchronous rate 2 is better on the validation split, but one of its seeds diverged. */
@@ -128,7 +133,7 @@ static void runs_without_an_experiment_are_compared_too(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(sides_are_compared_by_loss_if_there_is_no_accuracy),
+        RIG_TEST(text_and_runs_without_accuracy_are_compared_by_loss),
         RIG_TEST(a_mean_of_survivors_does_not_represent_its_side),
         RIG_TEST(a_repeated_seed_counts_once),
         RIG_TEST(runs_without_an_experiment_are_compared_too),

@@ -2,8 +2,8 @@
 -- :experiment = all  only the runs of one experiment
 -- :workers = all  only runs with this many workers
 -- A cluster is all runs of one experiment with equal workers, pace, network, model, data and length of training (column cluster of
--- run_with_settings). Synchronous: mode=sync, and consistency bsp and backup. metric is accuracy, on the test split; on a cluster without
--- any, loss, on the test split or else on the validation split. Each side is represented by the configuration with the best validation
+-- run_with_settings). Synchronous: mode=sync, and consistency bsp and backup. metric is accuracy, on the test split; for text, and on a
+-- cluster without accuracy, it is loss, on the test split or else on the validation split. Each side is represented by the configuration with the best validation
 -- accuracy or loss (if a run has none, its test result, and then score and margin are optimistic), over the seeds up to the last one that
 -- all configurations have; one with a diverged run only if all have some. All configurations in the file count, also those that a tuned arm
 -- no longer has since its trials changed: the tables of `reproduce` leave them out. Runs of one seed count as one, their mean. margin: mean
@@ -20,7 +20,8 @@ WITH measured_run AS (
     WHERE run.mode IN ('sync', 'async') AND run.status IN ('finished', 'diverged') AND coalesce(run.experiment, '') NOT LIKE '%/tuning'
       AND (:experiment = 'all' OR run.experiment = :experiment) AND (:workers = 'all' OR run.workers = :workers)),
 compared_run AS (
-    SELECT *, iif(max(accuracy) OVER (PARTITION BY experiment, model, workers, cluster) IS NULL, 'loss', 'accuracy') AS metric
+    SELECT *, iif(dataset IN ('text', 'grammar') OR max(accuracy) OVER (PARTITION BY experiment, model, workers, cluster) IS NULL,
+                  'loss', 'accuracy') AS metric
     FROM measured_run),
 cluster AS ( -- choice and score: more is better
     SELECT *, iif(metric = 'loss', -coalesce(validation_loss, loss), coalesce(validation_accuracy, accuracy)) AS choice,
