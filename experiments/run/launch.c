@@ -412,22 +412,27 @@ static void close_all(struct launch *l)
     folder_remove(&l->shared);
 }
 
-/* Rejects `mpirun … gradlag run`: it would start the run several times, and mpirun refuses to start
- * inside another mpirun. */
-static status reject_mpirun(const struct launch *l)
+/* Rejects `mpirun … gradlag run` and `srun -n 4 gradlag run`: they would start the run several
+ * times, and mpirun refuses to start inside another mpirun. `srun --pty` starts one shell that is
+ * in use. */
+static status reject_launcher(const struct launch *l)
 {
     status result = OK;
-    const char *size = getenv("OMPI_COMM_WORLD_SIZE");
     const char *mode = options_text(l->o->settings, "mode");
     const bool calls_mpirun =
         !l->async && strcmp(options_text(l->o->settings, "engine"), "virtual") != 0;
-    if (size == NULL || (!calls_mpirun && atoi(size) < 2))
+    const char *mpi = getenv("OMPI_COMM_WORLD_SIZE");
+    const char *slurm = getenv("SLURM_PTY_PORT") == NULL ? getenv("SLURM_STEP_NUM_TASKS") : NULL;
+    const char *size = mpi != NULL ? mpi : slurm;
+    if (size == NULL || (atoi(size) < 2 && !(mpi != NULL && calls_mpirun)))
         return OK;
     FAIL(ERROR_USAGE,
-         "`gradlag run` and `gradlag sweep` start all processes of a run themselves: leave mpirun "
-         "out%s%s%s",
+         "`gradlag run` and `gradlag sweep` start all processes of a run themselves: leave %s "
+         "out%s%s%s%s",
+         mpi != NULL ? "mpirun" : "srun",
          calls_mpirun ? ", or start `gradlag rank mode=" : "; it would start this run ",
-         calls_mpirun ? mode : size, calls_mpirun ? " …` with it" : " times");
+         calls_mpirun ? mode : size, calls_mpirun ? " …` with it" : " times",
+         mpi != NULL ? "" : " (if each task makes another run: unset SLURM_STEP_NUM_TASKS)");
 done:
     return result;
 }
@@ -443,7 +448,7 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
     l.workers = (unsigned)options_integer(o->settings, "workers");
     l.servers = servers_of(o->settings);
     progress_open(&l.progress, o->title, l.async, o->quiet);
-    TRY(reject_mpirun(&l));
+    TRY(reject_launcher(&l));
     if (strcmp(options_text(o->settings, "engine"), "virtual") == 0) {
         TRY(begin_row(&l));
         TRY(launch_virtual(o, l.run_id, &l.progress));

@@ -281,8 +281,8 @@ static void a_single_server_refuses_a_follower(void **state)
     process_tear_down(&more);
 }
 
-/* The variables are those of `mpirun -n 2 gradlag run`. */
-static void a_run_under_mpirun_is_refused_with_advice(void **state)
+/* The variables are those of `mpirun -n 2 gradlag run` and `srun -n 2 gradlag run`. */
+static void a_run_under_a_launcher_is_refused_with_advice(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_SIZE=2 gradlag run mode=sync workers=2"),
@@ -294,7 +294,19 @@ static void a_run_under_mpirun_is_refused_with_advice(void **state)
     assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 gradlag rank"),
                      ERROR_USAGE);
     process_expect_error(r, "mode=sync");
+    assert_int_equal(process_shell(r, "SLURM_STEP_NUM_TASKS=2 gradlag run mode=sync workers=2"),
+                     ERROR_USAGE);
+    process_expect_error(r, "leave srun out");
     assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
+    const char *accepted[] = {"SLURM_STEP_NUM_TASKS=1", "SLURM_STEP_NUM_TASKS=2 SLURM_PTY_PORT=7"};
+    for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
+        char script[256];
+        snprintf(script, sizeof script,
+                 "%s gradlag run mode=async dataset=gaussian dataset.size=8 "
+                 "dataset.samples=1000 model=softmax samples=600 batch=10",
+                 accepted[i]);
+        assert_int_equal(process_shell(r, script), OK);
+    }
 }
 
 static void a_run_without_length_is_an_error_and_too_many_threads_a_warning(void **state)
@@ -332,7 +344,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_list_may_have_spaces_between_its_values),
         TEST(a_run_without_length_is_an_error_and_too_many_threads_a_warning),
-        TEST(a_run_under_mpirun_is_refused_with_advice),
+        TEST(a_run_under_a_launcher_is_refused_with_advice),
         TEST(a_worker_that_waits_for_its_server_can_be_stopped),
         TEST(a_worker_without_an_answer_learns_how_to_write_ipv6),
         TEST(a_server_on_all_ipv6_addresses_trains),
