@@ -214,9 +214,9 @@ static status check_run(const struct recorded_run *run)
     }
     if (run->push_count == 0) {
         FAIL(ERROR_USAGE,
-             "run %lld has no recorded gradients: it ran with record=evaluations, its file has "
-             "only summaries (`gradlag merge --summaries`), or it was resumed "
-             "after its last update",
+             "run %lld has no recorded gradients: it ended before its first one, it ran with "
+             "record=evaluations, its file has only summaries (`gradlag merge --summaries`), or it "
+             "was resumed after its last update",
              (long long)run->id);
     }
 done:

@@ -575,8 +575,10 @@ void config_print(const options *o, FILE *to)
         struct text line = {0};
         if (key_use_of(option->key) == KEY_INTERNAL || is_overruled_length(o, option->key))
             continue;
-        text_add(&line, "%s: ", option->key);
+        const bool whole = has_open_comma(options_value(o, option->key)); /* in a list of one */
+        text_add(&line, whole ? "%s: [" : "%s: ", option->key);
         add_value(&line, o, option);
+        text_add(&line, whole ? "]" : "");
         fprintf(to, "%-36s # %s\n", line.at, options_origin(o, option->key));
         text_free(&line);
     }

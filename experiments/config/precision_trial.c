@@ -6,8 +6,8 @@
 #include "experiments/config/config.h"
 #include "worker/worker.h"
 
+#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { ROUNDS = 99, FEW_ROUNDS = 3, SIDES = 2 };
@@ -48,7 +48,7 @@ struct side {
     options *settings;
     worker *worker;
     uint64_t batch;
-    double seconds[ROUNDS]; /* of one step */
+    double seconds; /* of one step: the mean of the fastest turn */
 };
 
 struct measured_steps {
@@ -96,7 +96,7 @@ done:
     return result;
 }
 
-static status turn(struct measured_steps *m, struct side *s, unsigned round)
+static status turn(struct measured_steps *m, struct side *s)
 {
     status result = OK;
     const double began = clock_seconds();
@@ -107,40 +107,31 @@ static status turn(struct measured_steps *m, struct side *s, unsigned round)
         TRY(worker_gradient(s->worker, m->parameters, s->batch++, m->gradient, &stats));
         steps++;
     }
-    s->seconds[round] = took / steps;
+    s->seconds = fmin(s->seconds, took / steps);
 done:
     return result;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, unsigned count)
-{
-    qsort(values, count, sizeof *values, ascending);
-    return values[count / 2];
-}
-
-/* After the first turn of each. */
+/* After the first turn of each. The sides go first by turns: on a busy machine the scheduler's
+ * period may be about that of two turns, and would interrupt the same side each time. */
 static status measure_both(struct measured_steps *m, struct precision_trial *out)
 {
     status result = OK;
     const double began = clock_seconds();
-    struct side *fp32 = &m->sides[0], *bf16 = &m->sides[1];
-    const bool first_only = fp32->seconds[0] + bf16->seconds[0] > LONG_S;
-    unsigned rounds = first_only ? 1 : 0;
+    struct side *sides = m->sides;
+    const bool first_only = sides[0].seconds + sides[1].seconds > LONG_S;
+    unsigned rounds = 0;
+    if (!first_only)
+        sides[0].seconds = sides[1].seconds = INFINITY;
     for (double took = 0; !first_only && rounds < ROUNDS; took = clock_seconds() - began) {
         if (took > LONG_S || (took > SHORT_S && rounds >= FEW_ROUNDS))
             break;
-        TRY(turn(m, fp32, rounds));
-        TRY(turn(m, bf16, rounds));
+        TRY(turn(m, &sides[rounds % 2]));
+        TRY(turn(m, &sides[(rounds + 1) % 2]));
         rounds++;
     }
-    out->fp32_s = median(fp32->seconds, rounds);
-    out->bf16_s = median(bf16->seconds, rounds);
+    out->fp32_s = sides[0].seconds;
+    out->bf16_s = sides[1].seconds;
 done:
     return result;
 }
@@ -151,10 +142,11 @@ static status measure(const options *o, struct precision_trial *out)
     struct measured_steps *m = NULL;
     *out = (struct precision_trial){0};
     TRY(memory_new(&m, 1, sizeof *m, "a trial"));
+    m->sides[0].seconds = m->sides[1].seconds = INFINITY;
     TRY(open_side(&m->sides[0], o, "fp32"));
     TRY(open_vectors(m));
-    TRY(turn(m, &m->sides[0], 0));
-    if (open_side(&m->sides[1], o, "bf16") != OK || turn(m, &m->sides[1], 0) != OK)
+    TRY(turn(m, &m->sides[0]));
+    if (open_side(&m->sides[1], o, "bf16") != OK || turn(m, &m->sides[1]) != OK)
         snprintf(out->why, sizeof out->why, "%s", error_message());
     else
         TRY(measure_both(m, out));

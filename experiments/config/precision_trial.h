@@ -10,7 +10,7 @@
 #include <signal.h>
 
 struct precision_trial {
-    double fp32_s, bf16_s; /* medians of one step; 0: not measured */
+    double fp32_s, bf16_s; /* of one step, the fastest turn; 0: not measured */
     char why[512];         /* why bf16 is not available; empty: it is */
 };
 

@@ -137,6 +137,26 @@ static void set_input(yaml_parser_t *parser, const struct text *text)
     yaml_parser_set_input_string(parser, (const unsigned char *)at, text->length);
 }
 
+/* After the end of a document. */
+static status check_last_document(const char *name, yaml_parser_t *parser)
+{
+    status result = OK;
+    yaml_event_t event;
+    if (!yaml_parser_parse(parser, &event))
+        return fail_to_parse(name, parser);
+    const unsigned line = (unsigned)event.start_mark.line + 1;
+    const bool another = event.type == YAML_DOCUMENT_START_EVENT;
+    yaml_event_delete(&event);
+    if (another) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: a second YAML document begins here, but only one is read; remove the line "
+             "'---' or '...' before it, or put it in a file of its own",
+             name, line);
+    }
+done:
+    return result;
+}
+
 /* libyaml's time grows with the square of the depth. So check the depth event by event before
  * building the tree. */
 static status check_depth(const char *name, const struct text *text)
@@ -149,6 +169,7 @@ static status check_depth(const char *name, const struct text *text)
     set_input(&parser, text);
     while (more)
         TRY(check_event(name, &parser, &depth, &more));
+    TRY(check_last_document(name, &parser));
 done:
     yaml_parser_delete(&parser);
     return result;

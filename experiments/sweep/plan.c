@@ -1,5 +1,6 @@
 #include "experiments/sweep/plan.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "experiments/command.h"
@@ -128,14 +129,31 @@ void plan_key(const struct planned_run *r, struct run_key *out)
     *out = (struct run_key){.config_hash = r->hash,
                             .experiment = config_text_or_null(r->settings, "experiment"),
                             .arm = config_text_or_null(r->settings, "arm"),
+                            .dataset_path = options_text(r->settings, "dataset.path"),
                             .config = r->varied.at};
 }
 
-static status look_up(struct planned_run *r, bool reads_only)
+/* dataset.path does not define a run, because hosts may keep the same data in different places. */
+static void warn_of_other_path(struct plan *p, const struct planned_run *r)
+{
+    const options *o = r->settings;
+    const bool known =
+        options_declared(o, "dataset.sha256") && options_text(o, "dataset.sha256")[0] != '\0';
+    if (p->warned_of_path || p->reads_only || known)
+        return;
+    p->warned_of_path = true;
+    log_warning(
+        "run %lld counts as one of these runs, but has another dataset.path: if its data are "
+        "not those of '%s', use another results file, or for a text dataset.sha256=…",
+        (long long)r->run_id, options_text(r->settings, "dataset.path"));
+}
+
+static status look_up(struct plan *p, struct planned_run *r)
 {
     struct run_key key;
     struct found_run found;
     bool has_row = false;
+    const bool reads_only = p->reads_only;
     plan_key(r, &key);
     status result = query_find_run(options_text(r->settings, "results"), &key, &found, &has_row);
     r->state = PLANNED_MISSING;
@@ -147,6 +165,8 @@ static status look_up(struct planned_run *r, bool reads_only)
                    : active && found.taken                             ? PLANNED_ELSEWHERE
                    : reads_only && strcmp(found.status, "failed") == 0 ? PLANNED_FAILED
                                                                        : PLANNED_MISSING;
+        if (found.other_path)
+            warn_of_other_path(p, r);
     }
     return result;
 }
@@ -159,7 +179,7 @@ status plan_look_up(struct plan *p)
     TRY(query_begin(options_text(p->runs[0].settings, "results")));
     for (size_t i = 0; i < p->count; i++)
         if (p->runs[i].state == PLANNED_MISSING)
-            TRY(look_up(&p->runs[i], p->reads_only));
+            TRY(look_up(p, &p->runs[i]));
 done:
     query_end();
     return result;

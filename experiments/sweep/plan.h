@@ -43,9 +43,10 @@ struct plan { /* zero-initialise */
     size_t varied_count;
     struct planned_run *runs;
     size_t count;
-    bool again;      /* execute ended runs again */
-    bool reads_only; /* nothing will be executed: a failed run stays failed, and precision=auto
-                        makes no trials */
+    bool again;          /* execute ended runs again */
+    bool reads_only;     /* nothing will be executed: a failed run stays failed, and precision=auto
+                            makes no trials */
+    bool warned_of_path; /* internal */
 };
 
 /* --part K/N: this process executes part K of N. The parts of one command are disjoint, and

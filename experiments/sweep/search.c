@@ -75,10 +75,11 @@ done:
 
 bool search_is_range(const char *text)
 {
+    const char *dots = strstr(text, "..");
     char *end = NULL;
     strtod(text, &end);
     /* strtod() reads "1..2" as "1." and leaves ".2" */
-    return end != text && strstr(text, "..") != NULL;
+    return end != text && (end == dots || end == dots + 1);
 }
 
 /* Reads the number at the start of a text; returns its end, or NULL if there is none. */
@@ -170,10 +171,21 @@ void space_close(struct space *s)
     *s = (struct space){0};
 }
 
-/* The form in settings. Trials use the rounded number, so that the rows record exactly it. */
-static void number_text(const struct dimension *d, double number, char out[32])
+/* Four digits, and one more for each power of ten by which the numbers exceed the range. */
+static int digits(const struct dimension *d)
 {
-    snprintf(out, 32, d->whole ? "%.0f" : "%.4g", number);
+    const double most = fmax(fabs(d->low), fabs(d->high));
+    return 4 + (int)fmin(fmax(floor(log10(most / (d->high - d->low))), 0), 11);
+}
+
+/* Trials use the rounded number, so that the rows record exactly it. */
+static double rounded(const struct dimension *d, double number)
+{
+    char text[32];
+    if (d->whole)
+        return nearbyint(number);
+    snprintf(text, sizeof text, "%.*g", digits(d), number);
+    return strtod(text, NULL);
 }
 
 double dimension_place(const struct dimension *d, double number)
@@ -184,11 +196,9 @@ double dimension_place(const struct dimension *d, double number)
 
 double dimension_number(const struct dimension *d, double place)
 {
-    char written[32];
     double number = d->logarithmic ? d->low * pow(d->high / d->low, place)
                                    : d->low + place * (d->high - d->low);
-    number_text(d, d->whole ? nearbyint(number) : number, written);
-    return fmin(fmax(strtod(written, NULL), d->low), d->high);
+    return fmin(fmax(rounded(d, number), d->low), d->high);
 }
 
 /* ---- searches -----------------------------------------------------------------------------------
@@ -326,7 +336,7 @@ void search_settings(const struct search *s, const struct trial *t, struct setti
     for (size_t i = 0; i < s->space->count; i++) {
         const struct dimension *d = &s->space->at[i];
         char number[32];
-        number_text(d, t->at[i], number);
+        snprintf(number, sizeof number, d->whole ? "%.0f" : "%.15g", t->at[i]);
         settings_add(out, d->key, d->values != NULL ? d->values[(size_t)t->at[i]] : number,
                      d->origin);
     }

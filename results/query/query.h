@@ -82,13 +82,15 @@ status query_value(const char *path, const char *sql, const char *const *setting
  * arm and tag must be set. */
 struct run_key {
     const char *config_hash, *experiment, *arm, *tag;
-    const char *config; /* JSON object: the run's config must have these keys and values */
-    bool waiting_first; /* prefer a queued run (run_queue.h) to an ended one */
+    const char *config;       /* JSON object: the run's config must have these keys and values */
+    const char *dataset_path; /* no criterion: compared for found_run.other_path; NULL: not */
+    bool waiting_first;       /* prefer a queued run (run_queue.h) to an ended one */
 };
 struct found_run {
     int64_t id;
     char status[16]; /* queued, running, finished, diverged, failed, stopped */
     bool taken;      /* queued or running, and owned by a process */
+    bool other_path; /* it has another dataset.path */
 };
 /* Finds the best match. Order: finished, diverged, queued or running, others; among equals the
  * newest. *found is false if no run matches or the file does not exist. */

@@ -333,7 +333,8 @@ status query_bind_find_run(sqlite3 *db, const struct run_key *key, struct found_
     REQUIRE(key->config_hash || key->experiment || key->arm || key->tag);
     /* A sweep calls this once per combination, so a search by hash uses the index. */
     text_add(&sql,
-             "SELECT id, status, runner IS NOT NULL FROM run "
+             "SELECT id, status, runner IS NOT NULL, "
+             "coalesce(config ->> '$.\"dataset.path\"', '') <> ?7 FROM run "
              "WHERE %s AND (?2 IS NULL OR experiment = ?2) "
              "AND (?3 IS NULL OR arm = ?3) AND (?4 IS NULL OR tag = ?4) "
              "AND (?5 IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(?5) AS wanted WHERE"
@@ -351,6 +352,7 @@ status query_bind_find_run(sqlite3 *db, const struct run_key *key, struct found_
     sqlite3_bind_text(s, 4, key->tag, -1, SQLITE_STATIC);
     sqlite3_bind_text(s, 5, key->config, -1, SQLITE_STATIC);
     sqlite3_bind_int(s, 6, key->waiting_first);
+    sqlite3_bind_text(s, 7, key->dataset_path, -1, SQLITE_STATIC);
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "look up a run"));
     if (code == SQLITE_ROW) {
@@ -358,6 +360,7 @@ status query_bind_find_run(sqlite3 *db, const struct run_key *key, struct found_
         const char *its = (const char *)sqlite3_column_text(s, 1);
         snprintf(out->status, sizeof out->status, "%s", its != NULL ? its : "");
         out->taken = sqlite3_column_int(s, 2) != 0;
+        out->other_path = sqlite3_column_int(s, 3) != 0; /* NULL is 0 */
         *found = true;
     }
 done:

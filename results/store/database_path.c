@@ -42,6 +42,13 @@ done:
     return result;
 }
 
+static bool is_of_sqlite(const char *path)
+{
+    const char *end = strrchr(path, '-');
+    return end != NULL &&
+           (strcmp(end, "-wal") == 0 || strcmp(end, "-shm") == 0 || strcmp(end, "-journal") == 0);
+}
+
 status database_path_writable(const char *path)
 {
     status result = OK;
@@ -49,6 +56,11 @@ status database_path_writable(const char *path)
     if (path[0] == ':' || strncmp(path, "file:", 5) == 0)
         FAIL(ERROR_USAGE, "results=%s has a meaning of its own for SQLite; name a file: ./%s", path,
              path);
+    if (is_of_sqlite(path))
+        FAIL(ERROR_USAGE,
+             "results=%s: SQLite keeps temporary files under names that end in '%s', "
+             "and would delete this one; choose another name",
+             path, strrchr(path, '-'));
     TRY(database_path_regular(path));
     if (access(path, F_OK) == 0 && access(path, W_OK) != 0) {
         FAIL(ERROR_RESULTS,

@@ -44,6 +44,7 @@ static void a_mistyped_command_line_is_answered_with_the_nearest_correct_one(voi
         {{"run", "results="}, "results="},
         {{"run", "results=:memory:"}, "./:memory:"},
         {{"run", "results=file:a.db"}, "./file:a.db"},
+        {{"run", "results=a.db-wal"}, "'-wal'"},
         {{"sweep", "search=random", "search.per=mode", "lr=0.1..1"}, "'mode'"},
         {{"reproduce", "stale-gradients", "--no-run", "--again"}, "--again"},
         {{"reproduce", "many.yaml"}, "gradlag run many.yaml"},

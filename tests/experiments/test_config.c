@@ -414,6 +414,8 @@ static void errors_in_a_file_name_its_line(void **state)
         {"workers: 4\n  lr: : 3\n", ":2: "},
         {"epochs: 3\nupdates: 50\n", ":2: epochs and updates both"},
         {"updates: 50\nepochs: 3\n", "both set the length"},
+        {"lr: 0.1\n---\nlr: 0.2\n", ":2: "},
+        {"lr: 0.1\n...\nbatch: [\n", ":3: "},
         {"", "glconfig-"},
         {"- a\n- b\n", ":1: "},
     };
@@ -519,7 +521,7 @@ static void printed_settings_compose_to_the_same_configuration(void **state)
     char hash[65], after[65], *written = NULL;
     size_t length = 0;
     assert_int_equal(COMPOSE(&o, "damping=polynomial", "damping.power=0.3", "tag=x: # y", "lr=0.1",
-                             "updates=50"),
+                             "updates=50", "schedule=step", "schedule.at=0.5,0.75"),
                      OK);
     FILE *memory = open_memstream(&written, &length);
     config_print(o, memory);
@@ -527,6 +529,7 @@ static void printed_settings_compose_to_the_same_configuration(void **state)
     const char *path = write_file(written);
     assert_int_equal(COMPOSE(&again, path), OK);
     assert_string_equal(options_text(again, "tag"), "x: # y");
+    assert_non_null(strstr(written, "schedule.at: [\"0.5,0.75\"]")); /* one value of a sweep */
     config_hash(o, hash);
     config_hash(again, after);
     assert_string_equal(hash, after);

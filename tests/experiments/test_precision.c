@@ -79,7 +79,7 @@ static void bf16_must_be_five_per_cent_faster(void **state)
     assert_false(precision_prefers_bf16(&(struct precision_trial){0, 0, "not available"}));
 }
 
-static void a_trial_chooses_by_its_medians(void **state)
+static void a_trial_chooses_by_its_times(void **state)
 {
     (void)state;
     struct precision_case c;
@@ -193,7 +193,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_must_be_five_per_cent_faster),
-        cmocka_unit_test(a_trial_chooses_by_its_medians),
+        cmocka_unit_test(a_trial_chooses_by_its_times),
         cmocka_unit_test(the_first_recorded_answer_counts_for_the_same_computation_only),
         cmocka_unit_test(another_answer_recorded_meanwhile_is_an_error),
         cmocka_unit_test(a_request_to_stop_ends_the_trial),

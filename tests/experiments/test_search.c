@@ -36,6 +36,7 @@ static void a_range_is_read_with_its_scale_and_checked_against_its_key(void **st
     struct space s = {0};
     assert_true(search_is_range("0.001..0.3:log") && search_is_range("1..2"));
     assert_false(search_is_range("0.5") || search_is_range("../data") || search_is_range("none"));
+    assert_false(search_is_range("2024/../data") || search_is_range("info/../x"));
     assert_int_equal(space_add_range(&s, "lr", "0.001..0.1:log:5", "here"), OK);
     assert_int_equal(space_add_range(&s, "batch", "16..256", "here"), OK);
     const struct dimension *lr = &s.at[0], *batch = &s.at[1];
@@ -89,6 +90,28 @@ static void open_search(struct search *out, const struct space *space, const cha
     settings_free(&settings);
 }
 #define OPEN(out, space, ...) open_search(out, space, (const char *const[]){__VA_ARGS__, NULL})
+
+/* The end has five digits, and the range is 0.001 of its numbers. */
+static void a_narrow_range_keeps_its_ends_and_differing_points(void **state)
+{
+    (void)state;
+    struct space s = {0};
+    struct search grid;
+    struct settings point = {0};
+    size_t added;
+    assert_int_equal(space_add_range(&s, "momentum", "0.999..0.99999:3", "here"), OK);
+    OPEN(&grid, &s, "search=grid");
+    assert_int_equal(search_next(&grid, &added), OK);
+    assert_int_equal(added, 3);
+    for (size_t i = 0; i < added; i++)
+        search_settings(&grid, &grid.trials[i], &point);
+    assert_string_equal(point.at[0].value, "0.999");
+    assert_string_equal(point.at[1].value, "0.999495");
+    assert_string_equal(point.at[2].value, "0.99999");
+    settings_free(&point);
+    search_close(&grid);
+    space_close(&s);
+}
 
 /* Minimum at lr 0.03, momentum 0.5, damping inverse; it does not depend on the batch. */
 static double some_loss(const double *at)
@@ -392,6 +415,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_range_is_read_with_its_scale_and_checked_against_its_key),
         cmocka_unit_test(an_invalid_range_is_refused),
+        cmocka_unit_test(a_narrow_range_keeps_its_ends_and_differing_points),
         cmocka_unit_test(every_search_stays_in_its_space_and_repeats_with_its_seed),
         cmocka_unit_test(a_round_waits_for_all_scores_of_the_previous_one),
         cmocka_unit_test(a_grid_has_every_combination_and_varies_the_last_key_first),

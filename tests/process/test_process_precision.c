@@ -70,7 +70,7 @@ static void a_sweep_has_one_answer_for_each_computation(void **state)
                           "SELECT count(*) || ' ' || sum(status = 'finished') || ' ' || "
                           "min(instr(" EVENT ", config ->> '$.precision')) FROM run",
                           "4 4 1");
-    /* One trial for each batch: equal texts mean equal medians. */
+    /* One trial for each batch: equal texts mean equal times. */
     process_expect_answer(r,
                           "SELECT max(n) FROM (SELECT count(DISTINCT " EVENT ") AS n FROM run "
                           "GROUP BY batch)",

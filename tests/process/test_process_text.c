@@ -64,6 +64,21 @@ static void files_of_one_relative_path_are_different_data(void **state)
     process_expect_answer(r, "SELECT count(DISTINCT parameters_sha256) FROM run", "2");
 }
 
+/* dataset.path does not tell runs apart. */
+static void a_sweep_warns_of_a_run_with_another_path(void **state)
+{
+#define NUMBERS WINDOWS, "dataset=text", "lr=0.01,0.02", "dataset.vocabulary=128"
+    struct process_rig *r = *state;
+    assert_int_equal(process_shell(r, "seq 2000 >one; seq 3000 >two"), OK);
+    assert_int_equal(RIG_RUN(r, "sweep", NUMBERS, "dataset.path=one"), OK);
+    assert_null(strstr(process_errors(r), "dataset.sha256"));
+    assert_int_equal(RIG_RUN(r, "sweep", NUMBERS, "dataset.path=one"), OK);
+    assert_null(strstr(process_errors(r), "dataset.sha256"));
+    assert_int_equal(RIG_RUN(r, "sweep", NUMBERS, "dataset.path=two"), OK);
+    process_expect_errors_contain(r, "dataset.sha256");
+    process_expect_answer(r, "SELECT count(*) FROM run", "2");
+}
+
 static void a_text_without_a_test_split_has_validation_figures(void **state)
 {
     struct process_rig *r = *state;
@@ -112,6 +127,7 @@ int main(void)
         PROCESS_TEST(text_trains_in_every_mode),
         PROCESS_TEST(the_same_windows_give_the_same_parameters),
         PROCESS_TEST(files_of_one_relative_path_are_different_data),
+        PROCESS_TEST(a_sweep_warns_of_a_run_with_another_path),
         PROCESS_TEST(a_text_without_a_test_split_has_validation_figures),
         PROCESS_TEST(bad_texts_end_with_the_right_exit_code),
     };
