@@ -27,7 +27,8 @@ status run_summary_read(const char *results, int64_t run_id, const options *o,
         "SELECT final_accuracy, best_accuracy, validation_accuracy, final_loss, "
         "samples_per_second, updates, train_seconds, mean_staleness, max_staleness, "
         "max(0, square - mean * mean), collapsed, mean, gradients, "
-        "engine = 'virtual', (SELECT validation_loss FROM last_evaluation WHERE run_id = %lld) "
+        "(SELECT clock FROM run_clock WHERE run_id = run.id) = 'virtual', (SELECT validation_loss "
+        "FROM last_evaluation WHERE run_id = %lld) "
         "FROM run, counted WHERE id = %lld";
     char sql[sizeof form + 72];
     double v[15] = {0};

@@ -101,7 +101,7 @@ static const struct {
     {"updates", "%d", "updates"},
     {"samples used", "%d", "samples_used"},
     {"seconds", "%.2f", "train_seconds"},
-    {"clock", NULL, "CASE engine WHEN 'virtual' THEN 'virtual' ELSE 'wall' END"},
+    {"clock", NULL, "(SELECT clock FROM run_clock WHERE run_id = run.id)"},
     {"error", NULL, "error"},
 };
 

@@ -150,7 +150,8 @@ static status show_summary(sqlite3 *db, int64_t id, FILE *out)
         "samples_computed, t AS train_seconds, coalesce(samples_per_second, n / t) AS "
         "samples_per_second, u / t, final_accuracy, best_accuracy, validation_accuracy, "
         "final_loss, "
-        "parameters_sha256, error, not_a_number, collapsed, engine = 'virtual',"
+        "parameters_sha256, error, not_a_number, collapsed, "
+        "(SELECT clock FROM run_clock WHERE run_id = self.id) = 'virtual',"
         "validation_bits, test_bits FROM self LEFT JOIN last";
     return show_rows(db, sql, id, 0, NULL, print_summary, out);
 }

@@ -160,6 +160,16 @@ SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, corr
        min(1.0, mean_accuracy + half) AS interval_high
 FROM spread;
 
+-- Whether the seconds of a run are wall-clock or simulated (virtual) time. A replay has those of the run that it repeats.
+CREATE VIEW run_clock AS
+SELECT id AS run_id,
+       CASE WHEN engine = 'virtual' OR EXISTS (
+               SELECT 1 FROM event CROSS JOIN run AS recorded
+               WHERE event.run_id = run.id AND code = 'replay_of'
+                 AND recorded.uuid = substr(detail, instr(detail, '(') + 1, 36) AND recorded.engine = 'virtual')
+           THEN 'virtual' ELSE 'wall' END AS clock
+FROM run;
+
 -- The last evaluation of every run. Table run has its test results and its validation accuracy, but not its validation
 -- loss, which is the result of a run without test split.
 CREATE VIEW last_evaluation AS

@@ -213,6 +213,8 @@ static void a_what_if_replay_keeps_the_number_of_local_steps(void **state)
     assert_int_equal(RIG_RUN(r, "replay", "1", "outer=delayed-nesterov"), OK);
     assert_int_equal(RIG_RUN(r, "replay", "1", "outer.momentum=0"), OK);
     expect_hashes(r, "3");
+    process_expect_answer(r, "SELECT group_concat(clock, ' ') FROM run_clock",
+                          "virtual virtual virtual");
     assert_int_equal(RIG_RUN(r, "replay", "2"), OK);
     assert_int_equal(RIG_RUN(r, "replay", "1", "outer.steps=2"), ERROR_USAGE);
     process_expect_error(r, "outer.steps");

@@ -464,6 +464,7 @@ static void queries_on_one_run_scan_no_other_run(void **state)
         "SELECT * FROM time_to_accuracy WHERE run_id = 1",
         "SELECT * FROM last_evaluation WHERE run_id = 1",
         "SELECT * FROM run_part WHERE run_id = 1",
+        "SELECT * FROM run_clock WHERE run_id = 1",
     };
     for (size_t i = 0; i < COUNT_OF(queries); i++) {
         char sql[128];
@@ -546,7 +547,7 @@ static void every_view_works_in_the_plain_shell(void **state)
     (void)state;
     need_shell();
     static const char *const views[] = {
-        "run_summary", "staleness_histogram", "accuracy_by_workers", "last_evaluation",
+        "run_summary", "staleness_histogram", "accuracy_by_workers", "last_evaluation", "run_clock",
         "run_part",    "time_to_accuracy",    "where_time_goes"};
     for (size_t i = 0; i < COUNT_OF(views); i++) {
         char command[256];

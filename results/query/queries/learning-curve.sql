@@ -5,7 +5,7 @@
 -- column that is empty and not listed there was not measured.
 -- No rows: the parameters of the run have not been evaluated yet
 SELECT run_id AS run, evaluation.updates, samples, seconds,
-       CASE engine WHEN 'virtual' THEN 'virtual' ELSE 'wall' END AS clock,
+       (SELECT clock FROM run_clock WHERE run_clock.run_id = run.id) AS clock,
        train_loss, validation_loss, evaluation.validation_accuracy, test_loss, test_accuracy, evaluation.not_a_number
 FROM evaluation JOIN run ON run.id = evaluation.run_id
 WHERE run_id = :run
