@@ -179,12 +179,17 @@ static void an_unreadable_trace_is_named(void **state)
     struct pace_table t = {0};
     assert_int_equal(pace_table_read(&t, scratch_folder()), ERROR_DATA); /* a folder */
     assert_non_null(strstr(error_message(), scratch_folder()));
-    snprintf(path, sizeof path, "%s/empty-%d.csv", scratch_folder(), (int)getpid());
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_int_equal(fclose(file), 0);
-    assert_int_equal(pace_table_read(&t, path), ERROR_DATA);
-    assert_non_null(strstr(error_message(), path));
+    snprintf(path, sizeof path, "%s/bad-%d.csv", scratch_folder(), (int)getpid());
+    static const char *const texts[] = {"", "worker,compute_us\n0,100\n -1,100\n"};
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs(texts[i], file);
+        assert_int_equal(fclose(file), 0);
+        assert_int_equal(pace_table_read(&t, path), ERROR_DATA);
+        assert_non_null(strstr(error_message(), path));
+        pace_table_free(&t);
+    }
     unlink(path);
 }
 

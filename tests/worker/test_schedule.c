@@ -135,6 +135,7 @@ static void steps_that_are_not_ascending_fractions_are_usage_errors(void **state
     static const char *const bad[] = {
         "schedule.at=0.5,0.4",
         "schedule.at=0.5,0.5",
+        "schedule.at=0.5,",
         "schedule.at=1.5",
         "schedule.at=0",
         "schedule.at=0.1;0.2",

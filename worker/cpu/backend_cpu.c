@@ -1,4 +1,5 @@
 #include "worker/cpu/backend_cpu.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/thread.h"
 #include "worker/cpu/backend_cpu_batch16.h"
@@ -256,6 +257,11 @@ static status open_cpu(backend **out, const struct backend_options *o)
     TRY(memory_new(&c, 1, sizeof *c, "the cpu backend"));
     c->base.kind = &backend_cpu;
     c->threads = (int)o->threads;
+    if (v->cpu_runtime == DNNL_RUNTIME_TBB) {
+        log_warning("oneDNN %d.%d.%d was built for TBB, which does not obey threads=: each worker "
+                    "may compute on all cores; for timings install a build for OpenMP",
+                    v->major, v->minor, v->patch);
+    }
     c->bf16 = o->precision == PRECISION_BF16;
     onednn_set_threads(c->threads);
     TRY_DNNL(dnnl_engine_create(&c->engine, dnnl_cpu, 0), "opening the cpu");

@@ -7,8 +7,8 @@
  * channels is then equally fast, pools and weight gradients need no shuffles, and borders cost
  * nothing.
  *
- * Invariant: lanes beyond the batch hold zeros in inputs and in gradients, so they add nothing to a
- * sum.
+ * Invariant: lanes beyond the batch hold zeros in gradients, and finite numbers elsewhere, so they
+ * add nothing to the gradient of a weight.
  */
 #ifndef GRADLAG_WORKER_CPU_BACKEND_CPU_BATCH16_H
 #define GRADLAG_WORKER_CPU_BACKEND_CPU_BATCH16_H

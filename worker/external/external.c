@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/shared_memory.h"
+#include "base/text.h"
 #include "worker/checkpoint.h"
 #include "worker/external/external_process.h"
 
@@ -124,6 +125,21 @@ done:
     return result;
 }
 
+/* Cut after a whole character. */
+static void take_description(external *e, const char *about)
+{
+    size_t length = (size_t)snprintf(e->description, sizeof e->description, "external: ");
+    while (*about != '\0') {
+        const size_t next = text_utf8_length(about);
+        if (next == 0 || length + next >= sizeof e->description)
+            break;
+        memcpy(e->description + length, about, next);
+        about += next;
+        length += next;
+    }
+    e->description[length] = '\0';
+}
+
 static status take_model(external *e, const json_t *from, parameter_table *table,
                          struct dataset *data)
 {
@@ -139,8 +155,7 @@ static status take_model(external *e, const json_t *from, parameter_table *table
     TRY(take_samples(e, from, data));
     e->count = parameter_table_count(table);
     e->in_place = !json_is_true(json_object_get(from, "copy"));
-    snprintf(e->description, sizeof e->description, "external: %s",
-             about != NULL ? about : "a program");
+    take_description(e, about != NULL ? about : "a program");
     if (json_is_object(json_object_get(from, "program")))
         e->program = json_dumps(json_object_get(from, "program"), JSON_COMPACT | JSON_SORT_KEYS);
 done:

@@ -163,7 +163,48 @@ done:
     return result;
 }
 
-/* Waits for at most `ms`; true once it has ended. */
+/* ---- its output ---- */
+
+static void keep_output(external_process *p, const char *bytes, size_t length)
+{
+    if (length >= TAIL_BYTES) {
+        bytes += length - (TAIL_BYTES - 1);
+        length = TAIL_BYTES - 1;
+    }
+    if (p->tail_length + length >= TAIL_BYTES) {
+        const size_t drop = p->tail_length + length - (TAIL_BYTES - 1);
+        memmove(p->tail, p->tail + drop, p->tail_length - drop);
+        p->tail_length -= drop;
+    }
+    memcpy(p->tail + p->tail_length, bytes, length);
+    p->tail_length += length;
+    p->tail[p->tail_length] = '\0';
+}
+
+/* Reads the output that is there, but no more than twice what a pipe holds: a program may write
+ * faster than its output is logged. */
+static void read_output(external_process *p)
+{
+    char bytes[2048]; /* fits into a line of the log */
+    ssize_t length;
+    for (int most = 64; most > 0 && p->output >= 0; most--) {
+        length = read(p->output, bytes, sizeof bytes);
+        if (length == -1)
+            return;
+        if (length == 0) {
+            close(p->output);
+            p->output = -1;
+            return;
+        }
+        keep_output(p, bytes, (size_t)length);
+        log_debug("model.command: %.*s", (int)length, bytes);
+    }
+}
+
+/* ---- its end ---- */
+
+/* Waits for at most `ms`; true once it has ended. Reads output meanwhile, so that a full pipe does
+ * not block the program. */
 static bool has_ended(external_process *p, unsigned ms, int *how)
 {
     for (const uint64_t until = clock_ns() + ms * 1000000ULL;;) {
@@ -171,6 +212,7 @@ static bool has_ended(external_process *p, unsigned ms, int *how)
             return true;
         if (clock_ns() >= until)
             return false;
+        read_output(p);
         clock_sleep_until_ns(clock_ns() + 1000000);
     }
 }
@@ -211,39 +253,7 @@ void external_process_end(external_process **out)
     *out = NULL;
 }
 
-/* ---- its output ---- */
-
-static void keep_output(external_process *p, const char *bytes, size_t length)
-{
-    if (length >= TAIL_BYTES) {
-        bytes += length - (TAIL_BYTES - 1);
-        length = TAIL_BYTES - 1;
-    }
-    if (p->tail_length + length >= TAIL_BYTES) {
-        const size_t drop = p->tail_length + length - (TAIL_BYTES - 1);
-        memmove(p->tail, p->tail + drop, p->tail_length - drop);
-        p->tail_length -= drop;
-    }
-    memcpy(p->tail + p->tail_length, bytes, length);
-    p->tail_length += length;
-    p->tail[p->tail_length] = '\0';
-}
-
-/* Reads all output that is there. */
-static void read_output(external_process *p)
-{
-    char bytes[4096];
-    ssize_t length;
-    while (p->output >= 0 && (length = read(p->output, bytes, sizeof bytes)) != -1) {
-        if (length == 0) {
-            close(p->output);
-            p->output = -1;
-            return;
-        }
-        keep_output(p, bytes, (size_t)length);
-        log_debug("model.command: %.*s", (int)length, bytes);
-    }
-}
+/* ---- errors ---- */
 
 /* The last whole lines of its output, as the end of an error message. */
 static const char *last_lines(external_process *p, char out[TAIL_BYTES + 32])
@@ -290,7 +300,8 @@ static uint64_t deadline_ns(external_process *p, uint64_t since_ns)
         return until_ns;
     if (p->stop_ns == 0)
         p->stop_ns = clock_ns();
-    return until_ns < p->stop_ns + p->limit_ns ? until_ns : p->stop_ns + p->limit_ns;
+    const uint64_t from_ns = since_ns > p->stop_ns ? since_ns : p->stop_ns;
+    return until_ns < from_ns + p->limit_ns ? until_ns : from_ns + p->limit_ns;
 }
 
 /* The program has ended, although a process that it started may still hold the socket. */

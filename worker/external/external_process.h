@@ -20,11 +20,12 @@ typedef struct external_process external_process;
 
 /* Starts `command` in a shell. It finds the socket as the file descriptor that GRADLAG_SOCKET_FD
  * names. Libraries that read OMP_NUM_THREADS and the like use `threads` threads. `timeout_s`: an
- * answer is awaited for 20 times as long, or 20 times the longest answer so far; for timeout_s
- * after *stop became non-zero (NULL: it never does). */
+ * answer is awaited for 20 times as long, or 20 times the longest answer so far. Once *stop is
+ * non-zero (NULL: it never is), it is awaited for timeout_s from then, or from its request. */
 status external_process_start(external_process **out, const char *command, unsigned threads,
                               double timeout_s, const volatile sig_atomic_t *stop) MUST_CHECK;
-/* Ends the program: closes the socket, waits for 2 s, then kills its process group. NULL-safe. */
+/* Ends the program: closes the socket, reads output for 2 s, then kills its process group.
+ * NULL-safe. */
 void external_process_end(external_process **p);
 
 /* Sends `request` and waits for the answer, an object (the caller's reference). `what` names the

@@ -56,6 +56,7 @@ static status read_step(const options *o, double parameters[SCHEDULE_PARAMETERS]
     const char *list = options_text(o, "schedule.at"), *at = list;
     int count = 0;
     double last = 0;
+    bool more;
 
     parameters[0] = options_real(o, "schedule.factor");
     do {
@@ -73,8 +74,9 @@ static status read_step(const options *o, double parameters[SCHEDULE_PARAMETERS]
                  options_origin(o, "schedule.at"), list, SCHEDULE_PARAMETERS - 2);
         }
         parameters[2 + count++] = last = value;
-        at = *end == ',' ? end + 1 : end;
-    } while (*at != '\0');
+        more = *end == ',';
+        at = end + 1;
+    } while (more);
     parameters[1] = count;
 done:
     return result;

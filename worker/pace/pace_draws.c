@@ -1,6 +1,7 @@
 /*
  * pace_draws.c — step times that are drawn, or read from a table. Distributions are parametrised by
- * mean and spread, so that runs with different distributions have the same throughput.
+ * mean and spread, so that runs with different distributions have the same mean step, and without
+ * barriers the same throughput.
  */
 #include "worker/pace/pace.h"
 #include "base/random.h"

@@ -185,7 +185,7 @@ static bool read_count(const char *text, uint64_t *out)
     char *end = NULL;
     errno = 0;
     *out = strtoull(text, &end, 10);
-    return end != text && *end == '\0' && errno == 0 && text[0] != '-';
+    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
 }
 
 static bool read_time(const char *text, double *out)
