@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* Local rank and size, from which a process chooses its device. They are always set, because inside
@@ -344,6 +345,16 @@ static void build_dataset(const void *context)
     (void)!dataset_open(&data, l->o->settings, true);
 }
 
+/* Open MPI puts a segment of 4 MiB and a little more for each rank there. In a container the whole
+ * folder may have 64 MiB. */
+static bool has_room(const char *folder, unsigned ranks)
+{
+    enum { RANK_BYTES = 4352 << 10 };
+    struct statvfs about;
+    return access(folder, W_OK) == 0 && statvfs(folder, &about) == 0 &&
+           (double)about.f_bavail * (double)about.f_frsize >= (double)RANK_BYTES * ranks;
+}
+
 status launch_start_ranks(struct launch *l)
 {
     status result = OK;
@@ -359,7 +370,7 @@ status launch_start_ranks(struct launch *l)
             on_hosts(l, l->workers, l->hosts.are_slurms ? NULL : l->host_list.at, NULL);
         mpirun_open_hosts(&l->mpirun, &wanted);
     } else {
-        TRY(folder_make(&l->shared, access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL));
+        TRY(folder_make(&l->shared, has_room("/dev/shm", l->workers) ? "/dev/shm" : NULL));
         TRY(mpirun_open(&l->mpirun, l->workers, l->folder.path, l->shared.path));
     }
     l->processes[0].role = ROLE_RANK;

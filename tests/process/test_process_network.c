@@ -171,6 +171,21 @@ static void a_tmpdir_without_space_for_mpirun_is_an_error_at_once(void **state)
     process_expect_answer(r, "SELECT status FROM run", "failed");
 }
 
+/* As in a container: Open MPI's segments go elsewhere. */
+static void a_small_shared_memory_folder_is_not_used_for_ranks(void **state)
+{
+    struct process_rig *r = *state;
+    if (process_shell(r, "unshare --mount true") != OK) {
+        print_message("skipped: mounts need root\n");
+        skip();
+    }
+    assert_int_equal(process_shell(r, "exec unshare --mount bash -c 'mount -t tmpfs -o size=64k "
+                                      "none /dev/shm && exec gradlag run mode=sync workers=2 " SMALL
+                                      "'"),
+                     OK);
+    process_expect_answer(r, "SELECT status FROM run", "finished");
+}
+
 /* ---- several hosts ------------------------------------------------------------------------------
  */
 
@@ -324,6 +339,7 @@ int main(void)
         PROCESS_TEST(a_benchmark_of_ranks_listens_on_loopback_alone),
         PROCESS_TEST(a_run_inside_an_allocation_of_two_nodes_may_stay_on_this_host),
         PROCESS_TEST(a_tmpdir_without_space_for_mpirun_is_an_error_at_once),
+        PROCESS_TEST(a_small_shared_memory_folder_is_not_used_for_ranks),
         PROCESS_TEST(ranks_that_cannot_reach_each_other_fail_in_time),
         PROCESS_TEST(the_network_between_hosts_can_be_chosen),
         PROCESS_TEST(bridges_of_containers_are_not_used),
