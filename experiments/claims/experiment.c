@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/suggestion.h"
 #include "experiments/claims/experiment_read.h"
+#include "experiments/config/config_effect.h"
 #include "base/embedded.h"
 
 #include <stdlib.h>
@@ -470,47 +471,80 @@ bool experiment_varies(const struct experiment *e, const char *key)
     return any;
 }
 
-static const struct arm *arm_of_key(const struct experiment *e, const char *key)
+/* Adds each decided key, with what decides it in the place of its value. */
+static void add_decided(const struct settings *from, const char *by, struct settings *out)
 {
-    for (const struct arm *a = e->arms; a < e->arms + e->arm_count; a++)
-        if (sets(&a->settings, key, NULL) || sets_at(a->at, a->at_count, key, NULL) ||
-            tunes(&a->tune.space, key, NULL) || tunes(&a->quick_tune.space, key, NULL))
-            return a;
-    return NULL;
+    for (size_t i = 0; i < from->count; i++)
+        settings_add(out, from->at[i].key, by, "");
 }
 
-/* What of the experiment decides a key, in words; false: nothing. */
-static bool decides(const struct experiment *e, const char *key, char out[80])
+static void add_decided_at(const struct at_column *at, size_t count, const char *by,
+                           struct settings *out)
 {
-    const char *axis = axis_of_key(e, key);
-    const struct arm *arm = arm_of_key(e, key);
-    const bool own =
-        strcmp(key, "seed") == 0 || strcmp(key, "experiment") == 0 || strcmp(key, "arm") == 0;
-    out[0] = '\0';
-    if (axis != NULL)
-        snprintf(out, 80, "axis %s", axis);
-    else if (arm != NULL)
-        snprintf(out, 80, "arm %s", arm->name);
-    else if (sets_at(e->at, e->at_count, key, NULL))
-        snprintf(out, 80, "its part `at`");
-    else if (own)
-        snprintf(out, 80, "the experiment");
-    return out[0] != '\0';
+    for (size_t i = 0; i < count; i++)
+        add_decided(&at[i].settings, by, out);
+}
+
+static void add_tuned(const struct space *s, const char *by, struct settings *out)
+{
+    for (size_t i = 0; i < s->count; i++)
+        settings_add(out, s->at[i].key, by, "");
+}
+
+/* All keys that the experiment decides. */
+static void list_decided(const struct experiment *e, struct settings *out)
+{
+    static const char *const own[] = {"seed", "experiment", "arm"};
+    char by[80];
+    for (size_t i = 0; i < COUNT_OF(own); i++)
+        settings_add(out, own[i], "the experiment", "");
+    if (e->axis != NULL) {
+        snprintf(by, sizeof by, "axis %s", e->axis);
+        settings_add(out, e->axis, by, "");
+    }
+    for (const struct experiment_axis *a = e->axes; a < e->axes + e->axis_count; a++) {
+        snprintf(by, sizeof by, "axis %s", a->name);
+        if (!a->named)
+            settings_add(out, a->name, by, "");
+        for (const struct experiment_level *l = a->levels; l < a->levels + a->count; l++)
+            add_decided(&l->settings, by, out);
+    }
+    for (const struct arm *a = e->arms; a < e->arms + e->arm_count; a++) {
+        snprintf(by, sizeof by, "arm %s", a->name);
+        add_decided(&a->settings, by, out);
+        add_decided_at(a->at, a->at_count, by, out);
+        add_tuned(&a->tune.space, by, out);
+        add_tuned(&a->quick_tune.space, by, out);
+    }
+    add_decided_at(e->at, e->at_count, "its part `at`", out);
+}
+
+/* Whether a setting of `key` may remove one of `decided`: the same key, another length of training,
+ * or the choice of the part that has the dotted key. */
+static bool may_remove(const char *key, const char *decided)
+{
+    const size_t part = strcspn(decided, ".");
+    return strcmp(key, decided) == 0 || (config_is_length(key) && config_is_length(decided)) ||
+           (decided[part] == '.' && strlen(key) == part && strncmp(key, decided, part) == 0);
 }
 
 status experiment_check_override(const struct experiment *e, const struct settings *more)
 {
     status result = OK;
-    char by[80];
+    struct settings decided = {0};
+    list_decided(e, &decided);
     for (const struct setting *s = more->at; s < more->at + more->count; s++) {
-        if (decides(e, s->key, by)) {
-            FAIL(ERROR_USAGE,
-                 "%s: %s=%s would change what %s compares: %s sets %s. Edit a copy of its file and "
-                 "reproduce that (docs/experiment-files.md)",
-                 s->origin, s->key, s->value, e->name, by, s->key);
+        for (const struct setting *d = decided.at; d < decided.at + decided.count; d++) {
+            if (may_remove(s->key, d->key)) {
+                FAIL(ERROR_USAGE,
+                     "%s: %s=%s would change what %s compares: %s sets %s. Edit a copy of its file "
+                     "and reproduce that (docs/experiment-files.md)",
+                     s->origin, s->key, s->value, e->name, d->value, d->key);
+            }
         }
     }
 done:
+    settings_free(&decided);
     return result;
 }
 

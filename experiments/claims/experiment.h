@@ -165,8 +165,9 @@ bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64
 /* What the arm tunes; NULL: nothing. */
 const struct tune_space *experiment_tune_space(const struct arm *arm, bool quick);
 
-/* ERROR_USAGE: `more` has a key that an axis, an arm or the experiment itself decides, so it would
- * change what the experiment compares. */
+/* ERROR_USAGE: `more` has a key that an axis, an arm or the experiment itself decides, another
+ * length of training where one is decided, or the choice of a part of which a dotted key is
+ * decided, so it would change what the experiment compares. */
 status experiment_check_override(const struct experiment *e,
                                  const struct settings *more) MUST_CHECK;
 /* Whether the file may give runs of one arm different values of this key: it sets the key for some

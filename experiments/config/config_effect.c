@@ -255,6 +255,16 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
     return false;
 }
 
+static const char *const lengths[] = {"epochs", "samples", "updates", "seconds"};
+
+bool config_is_length(const char *key)
+{
+    bool any = false;
+    for (size_t i = 0; i < COUNT_OF(lengths); i++)
+        any = any || strcmp(key, lengths[i]) == 0;
+    return any;
+}
+
 /* A list of values is an axis of a sweep. */
 static bool is_zero(const struct node *n)
 {
@@ -264,7 +274,6 @@ static bool is_zero(const struct node *n)
 status config_check_lengths(const struct yaml_tree *d, const struct node *map)
 {
     status result = OK;
-    static const char *const lengths[] = {"epochs", "samples", "updates", "seconds"};
     const char *before = NULL;
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         const struct node *n = node_child(map, lengths[i]);

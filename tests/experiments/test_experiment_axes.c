@@ -247,6 +247,52 @@ static void trials_with_seeds_of_a_map_are_refused(void **state)
     }
 }
 
+/* A setting of the command line may change runs of all arms, but not what they differ in. */
+static void a_command_line_that_removes_what_is_compared_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *top, *arm, *key; /* keys of the file; of an arm; on the command line */
+        status wanted;
+    } of[] = {
+        {"settings: {epochs: 20}", "label: a", "epochs", OK},
+        {"settings: {epochs: 20}", "label: a", "updates", OK},
+        {"settings: {epochs: 20}", "label: a, settings: {updates: 10}", "updates", ERROR_USAGE},
+        {"settings: {epochs: 20}", "label: a, settings: {updates: 10}", "epochs", ERROR_USAGE},
+        {"settings: {lr: 1}", "label: a, at: {2: {seconds: 1}}", "samples", ERROR_USAGE},
+        {"at: {2: {epochs: 3}}", "label: a", "updates", ERROR_USAGE},
+        {"settings: {lr: 1}", "label: a, tune: {epochs: [1, 2]}", "updates", ERROR_USAGE},
+        {"columns: updates\nupdates: [2]", "label: a", "epochs", ERROR_USAGE},
+        {"settings: {damping: polynomial}", "label: a", "damping", OK},
+        {"settings: {damping.power: 0.5}", "label: a", "damping", OK},
+        {"settings: {lr: 1}", "label: a, settings: {damping.power: 0.5}", "damping", ERROR_USAGE},
+        {"settings: {lr: 1}", "label: a, settings: {damping.power: 0.5}", "damp", OK},
+        {"settings: {lr: 1}", "label: a, settings: {damping: none}", "damping.power", OK},
+        {"settings: {lr: 1}", "label: a, at: {2: {pace.cv: 0.5}}", "pace", ERROR_USAGE},
+        {"at: {2: {pace.mean_ms: 5}}", "label: a", "pace", ERROR_USAGE},
+        {"settings: {lr: 1}", "label: a, tune: {outer.lr: [1, 2]}", "outer", ERROR_USAGE},
+        {"axes: {k: {a: {network.gbps: 1}}, w: {x: {}}}", "label: a", "network", ERROR_USAGE},
+        {"axes: {damping.power: [0.5, 1]}", "label: a", "damping", ERROR_USAGE},
+    };
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        struct text text = {0};
+        struct experiment e;
+        struct settings more = {0};
+        const bool other =
+            strstr(of[i].top, "columns") != NULL || strstr(of[i].top, "axes") != NULL;
+        text_add(&text, "name: n\nquestion: q\n%s\n%sarms: {a: {%s}}\n", of[i].top,
+                 other ? "" : "workers: [2]\n", of[i].arm);
+        if (open_text(&e, text.at) != OK)
+            fail_msg("%s: %s", of[i].top, error_message());
+        settings_add(&more, of[i].key, "7", COMMAND_LINE);
+        if (experiment_check_override(&e, &more) != of[i].wanted)
+            fail_msg("%s=7 with '%s' and '%s'", of[i].key, of[i].top, of[i].arm);
+        settings_free(&more);
+        experiment_close(&e);
+        text_free(&text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -254,6 +300,7 @@ int main(void)
         cmocka_unit_test(axes_that_do_not_fit_are_refused),
         cmocka_unit_test(a_fit_to_an_arm_outside_the_quick_part_is_refused),
         cmocka_unit_test(trials_with_seeds_of_a_map_are_refused),
+        cmocka_unit_test(a_command_line_that_removes_what_is_compared_is_refused),
         cmocka_unit_test(a_later_layer_overrules_a_length_but_one_map_has_only_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
