@@ -243,17 +243,29 @@ static status no_level(const struct experiment *e, const char *name)
     return suggestion_fail(&known, NULL, "no axis has a level");
 }
 
+/* Of the one axis of whole numbers. */
+static status find_value(const struct experiment *e, const char *text, int64_t *out)
+{
+    status result = OK;
+    struct text all = {0};
+    if (!text_to_integer(text, out) || !contains(&e->columns, *out)) {
+        for (size_t i = 0; i < e->columns.count; i++)
+            text_add(&all, "%s%lld", i > 0 ? ", " : "", (long long)e->columns.at[i]);
+        FAIL(ERROR_USAGE, "'%s' is not a column; give one of '%s: [%s]'", text, e->axis, all.at);
+    }
+done:
+    text_free(&all);
+    return result;
+}
+
 status experiment_find_column(const struct experiment *e, const char (*levels)[64], int64_t *out)
 {
     status result = OK;
     bool has[EXPERIMENT_AXES] = {false};
     size_t at[EXPERIMENT_AXES] = {0};
     *out = 0;
-    if (e->axis != NULL) {
-        if (!text_to_integer(levels[0], out))
-            FAIL(ERROR_USAGE, "'%s' is not a column; give a number: %s", levels[0], e->axis);
-        goto done;
-    }
+    if (e->axis != NULL)
+        return find_value(e, levels[0], out);
     for (size_t i = 0; i < e->axis_count; i++) {
         const size_t axis = experiment_axis_of_level(e, levels[i]);
         if (axis == e->axis_count)

@@ -198,6 +198,29 @@ done:
     return result;
 }
 
+/* A value of the one axis of whole numbers. */
+static status find_number(const struct yaml_tree *d, const struct experiment *e,
+                          const struct node *n, const char *text, int64_t *out)
+{
+    char level[1][64];
+    snprintf(level[0], sizeof level[0], "%s", text);
+    status result = experiment_find_column(e, level, out);
+    return result == OK ? OK : error_add_context(result, "%s:%u", d->name, n->line);
+}
+
+/* Some values of the one axis of whole numbers. */
+static status read_numbers(const struct yaml_tree *d, const struct experiment *e,
+                           const struct node *list, struct int_list *out)
+{
+    status result = OK;
+    int64_t ignored;
+    TRY(experiment_read_list(d, list, e->axis, out));
+    for (size_t i = 0; i < list->count; i++)
+        TRY(find_number(d, e, &list->children[i], list->children[i].text, &ignored));
+done:
+    return result;
+}
+
 status experiment_read_part(const struct yaml_tree *d, const struct experiment *e,
                             const struct node *map, struct int_list *out)
 {
@@ -205,7 +228,7 @@ status experiment_read_part(const struct yaml_tree *d, const struct experiment *
     bool *on = NULL, any = false;
     if (e->axis != NULL) {
         const struct node *list = node_child(map, e->axis);
-        return list != NULL ? experiment_read_list(d, list, e->axis, out) : OK;
+        return list != NULL ? read_numbers(d, e, list, out) : OK;
     }
     TRY(all_on(e, &on));
     for (size_t i = 0; i < e->axis_count; i++) {
@@ -241,19 +264,13 @@ done:
     return result;
 }
 
-static status read_number(const struct yaml_tree *d, const struct node *n, const char *text,
-                          struct int_list *out)
+static status read_number(const struct yaml_tree *d, const struct experiment *e,
+                          const struct node *n, const char *text, struct int_list *out)
 {
     status result = OK;
-    int64_t column;
-    if (!text_to_integer(text, &column) || column < 0) {
-        FAIL(ERROR_USAGE,
-             "%s:%u: '%s' is not a column; give a number of workers, or of the key that 'columns' "
-             "names",
-             d->name, n->line, text);
-    }
     TRY(memory_new(&out->at, 1, sizeof *out->at, "a column"));
-    out->at[out->count++] = column;
+    TRY(find_number(d, e, n, text, &out->at[0]));
+    out->count = 1;
 done:
     return result;
 }
@@ -265,7 +282,7 @@ status experiment_read_columns(const struct yaml_tree *d, const struct experimen
     bool *on = NULL;
     char *words = NULL, *rest = NULL;
     if (e->axis != NULL)
-        return read_number(d, n, text, out);
+        return read_number(d, e, n, text, out);
     words = text_copy(text);
     TRY(all_on(e, &on));
     for (char *word = strtok_r(words, " ,", &rest); word != NULL;
