@@ -336,6 +336,19 @@ void experiment_seeds(const struct experiment *e, bool quick, struct int_list *o
             add_seeds(out, &e->arms[a].quick_at[i].seeds);
 }
 
+int64_t experiment_trial_seed(const struct experiment *e)
+{
+    int64_t largest = e->seeds.at[0];
+    for (int quick = 0; quick <= 1; quick++) {
+        struct int_list seeds;
+        experiment_seeds(e, quick, &seeds);
+        for (size_t i = 0; i < seeds.count; i++)
+            largest = seeds.at[i] > largest ? seeds.at[i] : largest;
+        free(seeds.at);
+    }
+    return largest + (e->map_seeds > 100 ? e->map_seeds : 100);
+}
+
 bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t column, int64_t seed,
                     bool quick)
 {

@@ -51,7 +51,7 @@ struct at_seeds {
 struct tune_space {
     struct space space;     /* without a dimension: the arm does not tune */
     struct settings search; /* keys of the search; none: a grid */
-    struct int_list seeds;  /* of the trials; count 0: 100 more than the experiment's largest */
+    struct int_list seeds;  /* of the trials; count 0: experiment_trial_seed() */
     /* Bit l of [a]: level l of axis a. Columns that differ only in such levels of an axis share the
      * choice of the first of them. */
     uint64_t shared[EXPERIMENT_AXES];
@@ -158,6 +158,9 @@ status experiment_find_column(const struct experiment *e, const char (*levels)[6
 const struct int_list *experiment_columns(const struct experiment *e, bool quick);
 /* The seeds of any arm, likewise, each once. The caller frees out->at with free(). */
 void experiment_seeds(const struct experiment *e, bool quick, struct int_list *out);
+/* A seed of trials that no run has, so that no score counts the choice's own luck: it follows those
+ * of all runs, also of the quick part and the further ones of a map. */
+int64_t experiment_trial_seed(const struct experiment *e);
 /* Whether the experiment (`quick`: its quick part) has this run. */
 bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t column, int64_t seed,
                     bool quick);

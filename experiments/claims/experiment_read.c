@@ -338,37 +338,6 @@ done:
     return result;
 }
 
-/* The choice of a tuned arm would have seen the seeds that compare it. Further seeds follow the
- * largest one of the experiment. */
-static status check_trial_seeds(const struct yaml_tree *d, const struct node *n,
-                                const struct experiment *e, const struct int_list *own)
-{
-    status result = OK;
-    int64_t last = own->at[0];
-    for (size_t i = 1; i < own->count; i++)
-        last = own->at[i] > last ? own->at[i] : last;
-    for (size_t a = 0; a < 2 * e->arm_count; a++) {
-        const struct arm *arm = &e->arms[a / 2];
-        const struct int_list *trials = a % 2 == 0 ? &arm->tune.seeds : &arm->quick_tune.seeds;
-        for (size_t i = 0; i < trials->count; i++) {
-            const int64_t seed = trials->at[i];
-            bool used = seed > last && seed <= last + (int64_t)(e->map_seeds - own->count);
-            for (size_t k = 0; k < own->count; k++)
-                used = used || seed == own->at[k];
-            if (used) {
-                FAIL(ERROR_USAGE,
-                     "%s:%u: with seeds: %u of the map, trials of arm '%s' cannot have seed %lld, "
-                     "because runs of the experiment may have it; give other tune.seeds, for "
-                     "example [%lld]",
-                     d->name, n->line, e->map_seeds, arm->name, (long long)seed,
-                     (long long)last + 1000);
-            }
-        }
-    }
-done:
-    return result;
-}
-
 static status read_map_seeds(const struct yaml_tree *d, const struct node *n, struct experiment *e)
 {
     status result = OK;
@@ -383,7 +352,6 @@ static status read_map_seeds(const struct yaml_tree *d, const struct node *n, st
              d->name, n->line, (long long)seeds, own.count);
     }
     e->map_seeds = (unsigned)seeds;
-    TRY(check_trial_seeds(d, n, e, &own));
 done:
     free(own.at);
     return result;
@@ -529,6 +497,51 @@ done:
     return result;
 }
 
+/* A run may have the seed: it is in a list, or of the map's further seeds, which follow the largest
+ * one of the experiment. */
+static bool may_have_seed(const struct experiment *e, const struct int_list *own,
+                          const struct int_list *quick, int64_t seed, int64_t last)
+{
+    bool has = e->map_seeds > own->count && seed > last &&
+               seed <= last + (int64_t)(e->map_seeds - own->count);
+    for (size_t i = 0; i < own->count; i++)
+        has = has || own->at[i] == seed;
+    for (size_t i = 0; i < quick->count; i++)
+        has = has || quick->at[i] == seed;
+    return has;
+}
+
+/* The choice of a tuned arm would have seen the seeds that compare it. */
+static status check_trial_seeds(const struct yaml_tree *d, const struct experiment *e)
+{
+    status result = OK;
+    struct int_list own, quick;
+    const struct node *arms = node_child(&d->root, "arms");
+    experiment_seeds(e, false, &own);
+    experiment_seeds(e, true, &quick);
+    int64_t last = own.at[0];
+    for (size_t i = 1; i < own.count; i++)
+        last = own.at[i] > last ? own.at[i] : last;
+    for (size_t a = 0; a < 2 * e->arm_count; a++) {
+        const struct arm *arm = &e->arms[a / 2];
+        const struct int_list *trials = a % 2 == 0 ? &arm->tune.seeds : &arm->quick_tune.seeds;
+        for (size_t i = 0; i < trials->count; i++) {
+            if (may_have_seed(e, &own, &quick, trials->at[i], last)) {
+                FAIL(ERROR_USAGE,
+                     "%s:%u: trials of arm '%s' cannot have seed %lld, because runs of the "
+                     "experiment may have it, further seeds of its map included; give other "
+                     "tune.seeds, for example [%lld]",
+                     d->name, node_child(node_child(arms, arm->name), "tune")->line, arm->name,
+                     (long long)trials->at[i], (long long)experiment_trial_seed(e));
+            }
+        }
+    }
+done:
+    free(own.at);
+    free(quick.at);
+    return result;
+}
+
 status experiment_read(const struct yaml_tree *d, struct experiment *e)
 {
     status result = OK;
@@ -568,6 +581,7 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
     TRY(read_verdict(d, node_child(&d->root, "verdict"), e));
     TRY(read_map(d, node_child(&d->root, "map"), e));
     TRY(read_quick(d, node_child(&d->root, "quick"), e));
+    TRY(check_trial_seeds(d, e));
     TRY(experiment_check_budgets(e, false));
     TRY(experiment_check_budgets(e, true));
 done:

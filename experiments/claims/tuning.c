@@ -35,23 +35,13 @@ static bool add_single_point(const struct tune_space *g, struct settings *out)
     return single;
 }
 
-/* A seed that no run of the experiment has, so that no score counts the choice's own luck. Further
- * seeds of a map follow the largest one. */
-static int64_t other_seed(const struct experiment *e)
-{
-    int64_t largest = e->seeds.at[0];
-    for (size_t i = 1; i < e->seeds.count; i++)
-        largest = e->seeds.at[i] > largest ? e->seeds.at[i] : largest;
-    return largest + (e->map_seeds > 100 ? e->map_seeds : 100);
-}
-
 static status add_choice(struct tuning *t, const struct arm *arm, int64_t column, bool quick,
                          const struct settings *more)
 {
     status result = OK;
     const struct experiment *e = t->experiment;
     const struct tune_space *g = experiment_tune_space(arm, quick);
-    int64_t other = other_seed(e);
+    int64_t other = experiment_trial_seed(e);
     const struct int_list single = {.at = &other, .count = 1};
     const struct int_list *seeds = g->seeds.count > 0 ? &g->seeds : &single;
     struct settings base = {0};

@@ -216,34 +216,44 @@ static void a_fit_to_an_arm_outside_the_quick_part_is_refused(void **state)
     }
 }
 
-/* The map has the seeds 1 to 8. */
-static void trials_with_seeds_of_a_map_are_refused(void **state)
+/* The map has the seeds 1 to 8, the quick part 50, and one of its cells 60. */
+static void trials_with_seeds_of_runs_are_refused(void **state)
 {
     (void)state;
     static const struct {
-        const char *tune;
+        const char *tune, *map;
         status wanted;
-    } of[] = {{"seeds: [9]", OK},
-              {"seeds: [101, 102]", OK},
-              {"seeds: [101, 8]", ERROR_USAGE},
-              {"seeds: [3]", ERROR_USAGE},
-              {"seeds: [1]", ERROR_USAGE},
-              {"seeds: [9], quick: {lr: [0.1, 0.2], seeds: [4]}", ERROR_USAGE}};
+    } of[] = {{"seeds: [9]", ", seeds: 8", OK},
+              {"seeds: [101, 102]", ", seeds: 8", OK},
+              {"seeds: [101, 8]", ", seeds: 8", ERROR_USAGE},
+              {"seeds: [3]", ", seeds: 8", ERROR_USAGE},
+              {"seeds: [1]", ", seeds: 8", ERROR_USAGE},
+              {"seeds: [9], quick: {lr: [0.1, 0.2], seeds: [4]}", ", seeds: 8", ERROR_USAGE},
+              {"seeds: [3]", "", OK},
+              {"seeds: [9, 2]", "", ERROR_USAGE},
+              {"seeds: [50]", "", ERROR_USAGE},
+              {"seeds: [60]", "", ERROR_USAGE},
+              {"seeds: [9], quick: {lr: [0.1, 0.2], seeds: [1]}", "", ERROR_USAGE}};
     struct experiment e;
     for (size_t i = 0; i < COUNT_OF(of); i++) {
         char text[512];
         snprintf(text, sizeof text,
                  "name: m\nquestion: q\nsettings: {model: softmax, engine: virtual, epochs: 1}\n"
-                 "workers: [2]\nseeds: [1, 2]\nmap: {s: [a], t: [b], seeds: 8}\narms:\n"
-                 "  a: {label: a, settings: {mode: sync}}\n"
+                 "workers: [2]\nseeds: [1, 2]\nmap: {s: [a], t: [b]%s}\nquick: {seeds: [50]}\n"
+                 "arms:\n"
+                 "  a: {label: a, settings: {mode: sync}, quick: {2: [60]}}\n"
                  "  b: {label: b, settings: {mode: async}, tune: {lr: [0.1, 0.2], %s}}\n",
-                 of[i].tune);
+                 of[i].map, of[i].tune);
         const status result = open_text(&e, text);
-        assert_int_equal(result, of[i].wanted);
-        if (result == OK)
+        if (result != of[i].wanted)
+            fail_msg("'%s' with '%s': %s", of[i].tune, of[i].map, error_message());
+        if (result == OK) {
+            assert_int_equal(experiment_trial_seed(&e), 160);
             experiment_close(&e);
-        else
+        } else {
+            assert_non_null(strstr(error_message(), ":10: "));
             assert_non_null(strstr(error_message(), "arm 'b'"));
+        }
     }
 }
 
@@ -299,7 +309,7 @@ int main(void)
         cmocka_unit_test(columns_may_be_combinations_of_several_axes),
         cmocka_unit_test(axes_that_do_not_fit_are_refused),
         cmocka_unit_test(a_fit_to_an_arm_outside_the_quick_part_is_refused),
-        cmocka_unit_test(trials_with_seeds_of_a_map_are_refused),
+        cmocka_unit_test(trials_with_seeds_of_runs_are_refused),
         cmocka_unit_test(a_command_line_that_removes_what_is_compared_is_refused),
         cmocka_unit_test(a_later_layer_overrules_a_length_but_one_map_has_only_one),
     };
