@@ -300,7 +300,7 @@ static status claim_value(const struct claim *c, struct cells_reading *reading, 
     bool known = false;
     status result = OK;
     if (access(results, F_OK) == 0) /* without a file nothing is measured */
-        result = query_number(results, c->sql, NULL, 0, value, &known);
+        result = query_single_number(results, c->sql, value, &known);
     *value = known ? *value : NAN;
     return result;
 }

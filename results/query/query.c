@@ -203,8 +203,24 @@ done:
     return result;
 }
 
-status query_number(const char *path, const char *sql, const char *const *settings,
-                    size_t setting_count, double *value, bool *known)
+/* ERROR_USAGE: the result, whose first row was read, has more than one value. */
+static status check_single(sqlite3 *db, sqlite3_stmt *s, const char *sql)
+{
+    status result = OK;
+    const int code = sqlite3_step(s);
+    TRY(database_check(db, code, "read a number"));
+    if (sqlite3_column_count(s) > 1 || code == SQLITE_ROW) {
+        FAIL(ERROR_USAGE,
+             "SQL: the query must return one number, but it returned several %s; select one value, "
+             "for example with max() or LIMIT 1: %.200s",
+             code == SQLITE_ROW ? "rows" : "columns", sql);
+    }
+done:
+    return result;
+}
+
+static status read_number(const char *path, const char *sql, const char *const *settings,
+                          size_t setting_count, bool single, double *value, bool *known)
 {
     status result = OK;
     sqlite3 *db = NULL;
@@ -223,10 +239,23 @@ status query_number(const char *path, const char *sql, const char *const *settin
         *value = sqlite3_column_double(s, 0);
         *known = true;
     }
+    if (code == SQLITE_ROW && single)
+        TRY(check_single(db, s, sql));
 done:
     sqlite3_finalize(s);
     release_connection(&db);
     return result;
+}
+
+status query_number(const char *path, const char *sql, const char *const *settings,
+                    size_t setting_count, double *value, bool *known)
+{
+    return read_number(path, sql, settings, setting_count, false, value, known);
+}
+
+status query_single_number(const char *path, const char *sql, double *value, bool *known)
+{
+    return read_number(path, sql, NULL, 0, true, value, known);
 }
 
 status query_numbers(const char *path, const char *sql, double *values, size_t count)

@@ -69,6 +69,9 @@ status query_check(const char *question) MUST_CHECK;
  * there is no row or the value is NULL, *known is false and *value is NaN. */
 status query_number(const char *path, const char *sql, const char *const *settings,
                     size_t setting_count, double *value, bool *known) MUST_CHECK;
+/* Likewise, and ERROR_USAGE if there are several rows or columns. */
+status query_single_number(const char *path, const char *sql, double *value,
+                           bool *known) MUST_CHECK;
 
 /* Reads the first `count` columns of the first row; NaN for NULL and if there is no row. */
 status query_numbers(const char *path, const char *sql, double *values, size_t count) MUST_CHECK;

@@ -228,6 +228,19 @@ static void a_claim_in_sql_without_a_value_fails(void **state)
     process_expect_line(r, "no value", "band");
 }
 
+static void a_claim_in_sql_yields_one_number(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const several[] = {"SELECT 0, 1", "SELECT 0 FROM run UNION ALL SELECT 0"};
+    for (size_t i = 0; i < COUNT_OF(several); i++) {
+        struct text text = {0};
+        text_add(&text, "%s  - {claim: Several, sql: '%s', band: [0, 1]}\n", counting, several[i]);
+        process_write(r, "counting.yaml", text.at);
+        text_free(&text);
+        assert_int_equal(RIG_RUN(r, "reproduce", "counting.yaml", "--quiet"), ERROR_USAGE);
+    }
+}
+
 static void a_spread_of_one_seed_is_not_measured(void **state)
 {
     struct process_rig *r = *state;
@@ -534,6 +547,7 @@ int main(void)
         TEST(cells_are_compared_on_the_same_seeds),
         TEST(a_claim_in_sql_waits_for_its_runs),
         TEST(a_claim_in_sql_without_a_value_fails),
+        TEST(a_claim_in_sql_yields_one_number),
         TEST(a_spread_of_one_seed_is_not_measured),
         TEST(a_failed_run_fails_a_claim_without_executing_it_again),
         TEST(a_setting_holds_for_all_runs_or_is_refused),

@@ -180,6 +180,16 @@ static void a_number_may_be_unknown(void **state)
     assert_int_equal(query_number(rig_path, "SELECT 1 WHERE 0", NULL, 0, &value, &known), OK);
     assert_false(known);
     assert_int_equal(query_number(rig_path, "SELECT 'text'", NULL, 0, &value, &known), ERROR_USAGE);
+    static const char *const several[] = {"SELECT 1, 2", "SELECT 1 UNION ALL SELECT 2",
+                                          "SELECT NULL UNION ALL SELECT 2"};
+    for (size_t i = 0; i < COUNT_OF(several); i++) {
+        assert_int_equal(query_number(rig_path, several[i], NULL, 0, &value, &known), OK);
+        assert_int_equal(query_single_number(rig_path, several[i], &value, &known), ERROR_USAGE);
+    }
+    assert_int_equal(query_single_number(rig_path, "SELECT 3", &value, &known), OK);
+    assert_true(known && value == 3);
+    assert_int_equal(query_single_number(rig_path, "SELECT 1 WHERE 0", &value, &known), OK);
+    assert_false(known);
     double values[] = {7, 7};
     assert_int_equal(query_numbers(rig_path, "SELECT 0.5, NULL", values, 2), OK);
     assert_true(values[0] == 0.5 && isnan(values[1]));
