@@ -44,11 +44,17 @@ static bool chooses_part_of(const struct setting *choice, const struct setting *
            strncmp(choice->key, dotted->key, length) == 0;
 }
 
+static bool sets_length(const struct setting *s)
+{
+    return config_is_length(s->key) && strtod(s->value, NULL) != 0;
+}
+
 static void overrule(struct settings *s, const struct settings *by)
 {
     for (size_t i = 0; i < s->count; i++)
         for (size_t k = 0; k < by->count; k++)
-            if (chooses_part_of(&by->at[k], &s->at[i]))
+            if (chooses_part_of(&by->at[k], &s->at[i]) ||
+                (config_is_length(s->at[i].key) && sets_length(&by->at[k])))
                 s->at[i].overruled = true;
 }
 
@@ -268,21 +274,14 @@ done:
 }
 
 /* epochs, samples, updates and seconds all set the length of training. Among nonzero ones from
- * different origins the last counts. */
+ * different layers or origins the last counts. */
 static bool length_overruled(const struct settings *s, size_t index)
 {
-    static const char *const lengths[] = {"epochs", "samples", "updates", "seconds"};
-    bool is_length = false, later = false;
-    for (size_t k = 0; k < COUNT_OF(lengths); k++)
-        is_length = is_length || strcmp(s->at[index].key, lengths[k]) == 0;
-    for (size_t i = index + 1; is_length && i < s->count; i++) {
-        for (size_t k = 0; k < COUNT_OF(lengths); k++) {
-            later = later ||
-                    (strcmp(s->at[i].key, lengths[k]) == 0 && strtod(s->at[i].value, NULL) != 0 &&
-                     strcmp(s->at[i].origin, s->at[index].origin) != 0);
-        }
-    }
-    return later;
+    const struct setting *it = &s->at[index];
+    bool later = it->overruled;
+    for (size_t i = index + 1; i < s->count; i++)
+        later = later || (sets_length(&s->at[i]) && strcmp(s->at[i].origin, it->origin) != 0);
+    return config_is_length(it->key) && later;
 }
 
 /* A file of a sweep may be the base of one run: a list or range in it is dropped if a later origin

@@ -30,7 +30,8 @@ struct setting {
     char *key, *value, *origin; /* owned; origin: COMMAND_LINE, "base.yaml:12" */
     bool shared;                /* given for all arms: dropped from arms where it has no effect */
     bool whole;                 /* one value although it has a comma: a sweep does not split it */
-    bool overruled; /* a later layer of its origin chooses its part: dropped if undeclared there */
+    bool overruled; /* a later layer of its origin chooses its part: dropped if undeclared there; or
+                       it is a length of training, and a later layer sets the length */
 };
 struct settings { /* zero-initialise */
     struct setting *at;

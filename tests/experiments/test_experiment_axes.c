@@ -188,6 +188,30 @@ static void a_later_layer_overrules_a_length_but_one_map_has_only_one(void **sta
     }
 }
 
+/* A file may be one line, as JSON is, so that all layers have one origin. */
+static void layers_on_one_line_overrule_a_length(void **state)
+{
+    (void)state;
+    struct experiment e;
+    struct settings all = {0}, none = {0};
+    options *o = NULL;
+    assert_int_equal(open_text(&e, "{\"name\": \"n\", \"question\": \"q\", \"workers\": [1, 2], "
+                                   "\"settings\": {\"epochs\": 3}, \"arms\": {\"a\": "
+                                   "{\"label\": \"a\", \"settings\": {\"updates\": 10}, "
+                                   "\"at\": {\"1\": {\"samples\": 20}}}}}\n"),
+                     OK);
+    for (int64_t workers = 1; workers <= 2; workers++) {
+        experiment_settings(&e, &e.arms[0], workers, 1, false, &none, &all);
+        assert_int_equal(config_compose(&o, &all), OK);
+        assert_false(options_was_set(o, "epochs"));
+        assert_int_equal(options_integer(o, "updates"), workers == 1 ? 0 : 10);
+        assert_int_equal(options_integer(o, "samples"), workers == 1 ? 20 : 0);
+        options_close(&o);
+        settings_free(&all);
+    }
+    experiment_close(&e);
+}
+
 /* A fitted arm would never run in the quick part. */
 static void a_fit_to_an_arm_outside_the_quick_part_is_refused(void **state)
 {
@@ -310,6 +334,7 @@ int main(void)
         cmocka_unit_test(axes_that_do_not_fit_are_refused),
         cmocka_unit_test(a_fit_to_an_arm_outside_the_quick_part_is_refused),
         cmocka_unit_test(trials_with_seeds_of_runs_are_refused),
+        cmocka_unit_test(layers_on_one_line_overrule_a_length),
         cmocka_unit_test(a_command_line_that_removes_what_is_compared_is_refused),
         cmocka_unit_test(a_later_layer_overrules_a_length_but_one_map_has_only_one),
     };
