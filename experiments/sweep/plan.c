@@ -203,6 +203,29 @@ size_t plan_failed(const struct plan *p)
     return in_state(p, PLANNED_FAILED);
 }
 
+/* A loss that is not a number is stored as NULL, and named in a column of its own. */
+static status check_split(const struct planned_run *r)
+{
+    status result = OK;
+    char sql[192];
+    double nan_losses;
+    bool known;
+    snprintf(sql, sizeof sql,
+             "SELECT count(*) FROM evaluation WHERE run_id = %lld AND "
+             "instr(',' || not_a_number || ',', ',validation_loss,') > 0",
+             (long long)r->run_id);
+    TRY(query_number(options_text(r->settings, "results"), sql, NULL, 0, &nan_losses, &known));
+    if (nan_losses == 0) {
+        FAIL(ERROR_USAGE,
+             "run %lld (%s) has no figure on a validation split, by which a search chooses: "
+             "dataset=%s has no such split; give the data one, or choose the settings yourself, "
+             "without 'search' and 'tune'",
+             (long long)r->run_id, r->title, options_text(r->settings, "dataset"));
+    }
+done:
+    return result;
+}
+
 status plan_score(const struct planned_run *r, struct plan_score *out)
 {
     static const char *const names[] = {"validation_accuracy", "validation_loss"};
@@ -217,6 +240,8 @@ status plan_score(const struct planned_run *r, struct plan_score *out)
         TRY(query_number(options_text(r->settings, "results"), sql, NULL, 0, places[i], &known));
         *places[i] = known ? *places[i] : NAN;
     }
+    if (isnan(out->accuracy) && isnan(out->loss))
+        TRY(check_split(r));
 done:
     return result;
 }

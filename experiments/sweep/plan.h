@@ -43,6 +43,7 @@ struct plan { /* zero-initialise */
     size_t varied_count;
     struct planned_run *runs;
     size_t count;
+    bool of_trials;      /* runs are trials of searches: each finished one must have a score */
     bool again;          /* execute ended runs again */
     bool reads_only;     /* nothing will be executed: a failed run stays failed, and precision=auto
                             makes no trials */
@@ -87,7 +88,7 @@ void plan_key(const struct planned_run *r, struct run_key *out);
 status plan_look_up(struct plan *p) MUST_CHECK;
 size_t plan_missing(const struct plan *p);
 size_t plan_failed(const struct plan *p);
-/* The score of a finished run. */
+/* The score of a finished run. ERROR_USAGE: its data have no validation split. */
 status plan_score(const struct planned_run *r, struct plan_score *out) MUST_CHECK;
 /* ERROR_OTHER if runs failed, or another host still executes some: how many, and what to do. */
 status plan_check_failed(const struct plan *p) MUST_CHECK;

@@ -120,6 +120,7 @@ done:
 static status run_ended(struct execution *m, struct planned_run *r, const char *error)
 {
     status result = OK;
+    struct plan_score ignored;
     if (r->state == PLANNED_DROPPED) {
         m->missing--;
     } else if (r->state != PLANNED_ELSEWHERE && r->state != PLANNED_MISSING) {
@@ -127,6 +128,8 @@ static status run_ended(struct execution *m, struct planned_run *r, const char *
         progress_clear(&m->progress);
         TRY(report(m, r, error));
     }
+    if (m->plan->of_trials && r->state == PLANNED_FINISHED) /* else the other trials are in vain */
+        TRY(plan_score(r, &ignored));
 done:
     return result;
 }

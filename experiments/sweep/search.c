@@ -284,14 +284,6 @@ size_t search_total(const struct search *s)
     return s->kind->total(s);
 }
 
-double search_cost(const struct search *s)
-{
-    double cost = 0;
-    for (size_t i = 0; i < s->count; i++)
-        cost += s->trials[i].part;
-    return cost;
-}
-
 const struct trial *search_best(const struct search *s)
 {
     const struct trial *best = NULL;

@@ -80,8 +80,6 @@ void search_close(struct search *s);
 status search_next(struct search *s, size_t *added) MUST_CHECK;
 bool search_has_ended(const struct search *s);
 size_t search_total(const struct search *s);
-/* Of all proposed trials together, in full runs. */
-double search_cost(const struct search *s);
 /* The full-length trial with the best score, the first of several; NULL: there is none. */
 const struct trial *search_best(const struct search *s);
 /* Whether one of its values is the first or last of more than two, or a number lies within 5 % of

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DIVERGED (-1e300) /* the score, times the share of the trial's runs that diverged */
+#define DIVERGED   (-1e300) /* the score, times the share of the trial's runs that diverged */
+#define NOT_FINITE (-1e290) /* the score of finished runs whose figure is not finite */
 
 status trials_begin(struct trials *t, const struct space *space, const struct settings *search,
                     const struct settings *base, const struct int_list *seeds)
@@ -16,6 +17,7 @@ status trials_begin(struct trials *t, const struct space *space, const struct se
     status result = OK;
     REQUIRE(seeds->count > 0);
     struct search_study *c = memory_append(&t->at, &t->count, sizeof *c);
+    t->plan.of_trials = true;
     TRY(search_open(&c->search, space, search));
     settings_add_all(&c->base, base);
     TRY(memory_new(&c->seeds.at, seeds->count, sizeof *c->seeds.at, "seeds"));
@@ -70,8 +72,10 @@ static status score(struct search_study *c, const struct plan *p, size_t trial)
         c->by_loss = c->by_loss || isnan(accuracy);
         c->scored = true;
     }
-    const double value = diverged > 0 ? DIVERGED * diverged / n : c->by_loss ? -loss : accuracy;
-    c->search.trials[trial].score = isnan(value) ? DIVERGED : value;
+    const double figure = c->by_loss ? -loss : accuracy;
+    c->search.trials[trial].score = diverged > 0        ? DIVERGED * diverged / n
+                                    : !isfinite(figure) ? NOT_FINITE
+                                                        : figure;
 done:
     return result;
 }
@@ -214,6 +218,8 @@ void trials_score(const struct search_study *c, const struct trial *trial, struc
 {
     if (trial->score <= DIVERGED / 1e6)
         text_add(out, "diverged");
+    else if (trial->score <= NOT_FINITE)
+        text_add(out, "%s not finite", c->by_loss ? "loss" : "accuracy");
     else if (c->by_loss)
         text_add(out, "loss %.6g", -trial->score);
     else
@@ -230,14 +236,18 @@ bool trials_is_repeat(const struct search_study *c, size_t trial)
 
 void trials_budget(const struct search_study *c, struct text *out)
 {
-    double cost = search_cost(&c->search);
-    size_t repeats = 0;
-    for (size_t i = 0; i < c->search.count; i++)
-        repeats += trials_is_repeat(c, i);
+    double cost = 0;
+    size_t different = 0;
+    for (size_t i = 0; i < c->search.count; i++) {
+        if (!trials_is_repeat(c, i)) {
+            different++;
+            cost += c->search.trials[i].part;
+        }
+    }
     text_add(out, "best of %zu", c->search.count);
-    if (repeats > 0)
-        text_add(out, ", %zu of them different", c->search.count - repeats);
-    if (cost < (double)c->search.count)
+    if (different < c->search.count)
+        text_add(out, ", %zu of them different", different);
+    if (cost < (double)different)
         text_add(out, ", at the cost of %.3g full runs", cost);
     if (c->seeds.count > 1)
         text_add(out, ", %zu seeds each", c->seeds.count);

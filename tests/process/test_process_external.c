@@ -447,6 +447,35 @@ static void keys_reach_the_program_wherever_they_are_written(void **state)
     unsetenv("GRADIENT");
 }
 
+/* The line has no validation split. */
+static void a_search_without_a_validation_split_ends_after_its_first_trial(void **state)
+{
+    struct process_rig *r = *state;
+    struct text text = {0};
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(RIG_RUN(r, "sweep", "model=external", line_command, "updates=20", VIRTUAL,
+                                 "warmup_epochs=0", "momentum=0", "search=random",
+                                 "search.trials=3", "lr=0.1..0.3"),
+                         ERROR_USAGE);
+        process_expect_errors_contain(r, "dataset=external");
+        assert_null(strstr(process_output(r), "diverged"));
+        process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'finished'", "1");
+    }
+    text_add(&text,
+             "name: line\nquestion: q\nworkers: [2]\nmetric: loss\nsettings: {model: external, "
+             "model.command: '%s', engine: virtual, pace: gamma, updates: 20, warmup_epochs: 0, "
+             "momentum: 0}\narms: {a: {label: a, tune: {lr: [0.1, 0.2, 0.3]}}}\n",
+             strchr(line_command, '=') + 1);
+    process_write(r, "line.yaml", text.at);
+    text_free(&text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "line.yaml", "--quiet"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "reproduce", "line.yaml", "--no-run"), ERROR_USAGE);
+    process_expect_errors_contain(r, "dataset=external");
+    assert_null(strstr(process_output(r), "diverged"));
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'finished'", "2");
+    process_expect_nothing_left(r);
+}
+
 int main(int argc, char **argv)
 {
     char self[400] = "";
@@ -474,6 +503,7 @@ int main(int argc, char **argv)
         PROCESS_TEST(ctrl_c_ends_a_run_whose_program_hangs),
         PROCESS_TEST(settings_without_effect_are_refused),
         PROCESS_TEST(keys_reach_the_program_wherever_they_are_written),
+        PROCESS_TEST(a_search_without_a_validation_split_ends_after_its_first_trial),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -511,10 +511,31 @@ static void searches_per_key_have_equal_budgets(void **state)
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "search=random", "search.trials=5",
                              "momentum=0,0.9", "--quiet"),
                      OK);
+    /* Four places for two points at a quarter of the length, two at half of it, and one. */
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "search=halving", "search.trials=4",
+                             "search.eta=2", "momentum=0,0.9", "--quiet"),
+                     OK);
+    process_expect_line(r, "best of 7, 5", " 2.5 ");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "lr=0.01..1:log"), ERROR_USAGE);
     process_expect_error(r, "lr");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "search=tpe", "damping=inverse"), ERROR_USAGE);
     process_expect_error(r, "search");
+}
+
+static void a_search_with_dropped_trials_has_not_ended(void **state)
+{
+    struct process_rig *r = *state;
+    struct process_rig *other = NULL;
+    char results[128];
+    assert_int_equal(process_set_up((void **)&other), 0);
+    snprintf(results, sizeof results, "results=%s/results.db", r->folder);
+    process_start(
+        r, (const char *const[]){"sweep", SOME_SECONDS, "search=grid", "lr=0.01,0.02", NULL});
+    process_await_row(r, "SELECT count(*) FROM push");
+    assert_int_equal(RIG_RUN(other, "sweep", "--drop", results), OK);
+    assert_int_equal(process_wait(r), ERROR_OTHER);
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "finished");
+    process_tear_down((void **)&other);
 }
 
 static void a_search_runs_all_points_of_a_range_of_seeds(void **state)
@@ -568,6 +589,7 @@ int main(void)
         PROCESS_TEST(a_killed_sweep_loses_and_repeats_no_finished_run),
         PROCESS_TEST(a_search_continues_and_repeats_the_same_trials),
         PROCESS_TEST(searches_per_key_have_equal_budgets),
+        PROCESS_TEST(a_search_with_dropped_trials_has_not_ended),
         PROCESS_TEST(a_search_runs_all_points_of_a_range_of_seeds),
         PROCESS_TEST(searches_per_key_beside_the_computation_have_their_own_runs),
     };
