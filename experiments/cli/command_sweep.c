@@ -68,7 +68,7 @@ static status find_axes(struct sweep *s, const struct settings *read, struct set
     status result = OK;
     for (size_t i = 0; i < read->count; i++) {
         const struct setting *each = &read->at[i];
-        bool later = false;
+        bool later = settings_length_is_overruled(read, i);
         for (size_t j = i + 1; j < read->count; j++)
             later = later || strcmp(read->at[j].key, each->key) == 0;
         if (later)

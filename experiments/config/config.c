@@ -273,9 +273,7 @@ done:
     return result;
 }
 
-/* epochs, samples, updates and seconds all set the length of training. Among nonzero ones from
- * different layers or origins the last counts. */
-static bool length_overruled(const struct settings *s, size_t index)
+bool settings_length_is_overruled(const struct settings *s, size_t index)
 {
     const struct setting *it = &s->at[index];
     bool later = it->overruled;
@@ -336,7 +334,7 @@ static status compose(options **out, const struct settings *s)
     TRY(options_open(out));
     TRY(options_declare(*out, global_keys));
     for (size_t i = 0; i < s->count; i++)
-        if (strchr(s->at[i].key, '.') == NULL && !length_overruled(s, i) &&
+        if (strchr(s->at[i].key, '.') == NULL && !settings_length_is_overruled(s, i) &&
             !is_overridden_list(s, i))
             TRY(options_set(*out, s->at[i].key, s->at[i].value, s->at[i].origin));
     if (model_is_external(*out) && !options_was_set(*out, "dataset"))

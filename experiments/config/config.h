@@ -47,6 +47,9 @@ void settings_add_dotted_first(struct settings *s, const struct settings *more);
 /* Whether a dotted setting is dropped if the part that is chosen last does not declare it: a later
  * layer chooses its part. False for a key that no part has. */
 bool settings_is_overruled(const struct settings *s, size_t index);
+/* Whether it is a length of training (config_is_length()), and a later layer or origin sets the
+ * length. */
+bool settings_length_is_overruled(const struct settings *s, size_t index);
 void settings_remove(struct settings *s, size_t index);
 void settings_free(struct settings *s);
 /* The value of the last setting of `key`, borrowed; NULL: there is none. */

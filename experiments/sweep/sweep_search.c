@@ -145,7 +145,8 @@ static status read_all(struct search_sweep *h, const struct settings *read)
         const struct setting *s = &read->at[i];
         if (search_is_key(s->key))
             settings_add(&h->search, s->key, s->value, s->origin);
-        else if (settings_find(read, s->key) == s->value) /* a repeated key: the last one counts */
+        else if (settings_find(read, s->key) == s->value && /* of a repeated key the last counts */
+                 !settings_length_is_overruled(read, i))
             TRY(read_values(h, s, is_listed(per, s->key)));
     }
     TRY(check_per(h, per));

@@ -168,6 +168,21 @@ static void lengths_exclude_each_other(void **state)
     process_expect_error(r, "warmup_seconds");
 }
 
+/* RIG_SMALL has `samples`. */
+static void a_length_on_the_command_line_replaces_a_list_of_lengths_in_a_file(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "lengths.yaml", "epochs: [0.1, 0.2]\n");
+    assert_int_equal(RIG_RUN(r, "sweep", "lengths.yaml", RIG_SMALL, "engine=virtual",
+                             "pace=constant", "--dry-run"),
+                     OK);
+    process_expect_line(r, "1 combination:", "1 to run");
+    assert_int_equal(RIG_RUN(r, "sweep", "lengths.yaml", RIG_SMALL, "engine=virtual",
+                             "pace=constant", "lr=0.1,0.2", "search=grid", "--dry-run"),
+                     OK);
+    process_expect_line(r, "1 search", "2 trials");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
 
 int main(void)
@@ -180,6 +195,7 @@ int main(void)
         TEST(a_run_resumes_for_the_rest_of_its_time),
         TEST(a_resumed_run_goes_on_with_the_rate_of_its_time),
         TEST(lengths_exclude_each_other),
+        TEST(a_length_on_the_command_line_replaces_a_list_of_lengths_in_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
