@@ -522,7 +522,7 @@ void connection_leave(connection *c, status why, const char *text)
         return;
     struct wire_message m = message_of(c, WIRE_GOODBYE);
     m.text.code = (uint32_t)why;
-    strncpy(m.text.text, text, sizeof m.text.text - 1);
+    snprintf(m.text.text, sizeof m.text.text, "%.*s", (int)strcspn(text, "\n"), text);
     send_message(c, &m);
     c->left = true;
 }

@@ -5,10 +5,18 @@ Results: gradlag.run(mode="async", workers=4), gradlag.runs("results.db"), gradl
 Figures: gradlag.plots. Other tools (docs/exports.md): gradlag.export("results.db", to="tensorboard"), gradlag.follow(…).
 Checkpoints in PyTorch (docs/exports.md): gradlag.load("at.safetensors"), gradlag.model("resnet8"), gradlag.samples("fashion-mnist").
 """
+import importlib
+
 from .exports import export, follow
 from .results import Error, query, run, runs, select
 
 __all__ = ["Error", "export", "follow", "load", "model", "query", "run", "runs", "samples", "select", "serve"]
+
+
+def __getattr__(name):
+    if name != "checkpoint":
+        raise AttributeError(f"module 'gradlag' has no attribute '{name}'")
+    return importlib.import_module(".checkpoint", __name__)  # needs NumPy; reading results does not
 
 
 def serve(make):

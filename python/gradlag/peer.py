@@ -3,12 +3,13 @@
 NumPy is all it needs. A model is any object with
 
     samples      dict: the number of samples of "train", "validation" and "test"
-    classes      the number of classes; 0 if accuracy has no meaning
+    classes      the number of classes; 0 if accuracy has no meaning: then `correct` may be None
     parameters()                         -> dict: name -> initial values (float32 array)
     gradient(parameters, samples, rng)   -> loss, correct, dict: name -> gradient; `rng` may be left out
     evaluate(parameters, split, samples) -> loss, correct, predictions (one class a sample, or None)
 
-A loss is the mean over the batch, in nats. `parameters` are views of gradlag's own memory, and may be read-only.
+A loss is the mean over the samples, in nats. `correct` is the number of right predictions.
+`parameters` are views of gradlag's own memory, and may be read-only.
 `rng` is a numpy.random.Generator of (seed, worker, batch); nothing else may be random in a gradient.
 
 Optional: not_hidden, the names of matrices that are embeddings or the output layer; optimizer=muon updates all other matrices as a whole.
@@ -96,14 +97,75 @@ class _Vector:
             at += size
 
     def write(self, values):
-        missing = self.slices.keys() - values.keys()
-        if missing:
-            raise ValueError(f"no values for parameter '{min(missing)}'")
         for name, at in self.slices.items():
-            value = numpy.asarray(values[name])
-            if value.shape != at.shape:
-                raise ValueError(f"'{name}' has shape {value.shape}; its parameter has {at.shape}")
-            at[...] = value
+            at[...] = values[name]
+
+
+def _of_user(frames):
+    """The frames that are not of this package."""
+    own = os.path.dirname(os.path.abspath(__file__))
+    return [frame for frame in frames if os.path.dirname(os.path.abspath(frame.filename)) != own]
+
+
+def _refuse(model, method, returned):
+    """What the user's method returned is wrong: an error that names the method and where the program defines it."""
+    code = getattr(inspect.unwrap(getattr(model, method)), "__code__", None)
+    place = f" ({os.path.basename(code.co_filename)}, line {code.co_firstlineno})" if code else ""
+    raise TypeError(f"{method}() returned {returned}{place}") from None
+
+
+def _kind(value):
+    return "None" if value is None else f"one {type(value).__name__}"
+
+
+def _answer(model, method, returned, third):
+    """The answer with the loss and `correct` that method "gradient" or "evaluate" returned, and their third value."""
+    if not isinstance(returned, (tuple, list)):
+        _refuse(model, method, f"{_kind(returned)}; it returns loss, correct, {third}")
+    if len(returned) != 3:
+        _refuse(model, method, f"{len(returned)} values; it returns loss, correct, {third}")
+    loss, correct, last = returned
+    try:
+        answer = {"loss": finite(loss)}
+    except (TypeError, ValueError):
+        _refuse(model, method, f"{_kind(loss)} as loss; it is one number, the mean over the samples")
+    if correct is None and model.classes == 0:
+        return answer, last
+    try:
+        answer["correct"] = int(correct)
+    except (TypeError, ValueError):
+        _refuse(model, method, f"{_kind(correct)} as correct; it is the number of right predictions, or None if classes is 0")
+    if answer["correct"] != correct:
+        _refuse(model, method, f"{correct} as correct; it is the number of right predictions, no share")
+    return answer, last
+
+
+def _checked(model, gradients, shapes):
+    """The gradients that gradient() returned; mistakes are errors that name them."""
+    if not hasattr(gradients, "keys"):
+        _refuse(model, "gradient", f"{_kind(gradients)} as gradients; they are a dict of name -> gradient")
+    for name, shape in shapes.items():
+        if name not in gradients:
+            _refuse(model, "gradient", f"no gradient of parameter '{name}'")
+        if numpy.shape(gradients[name]) != shape:
+            _refuse(model, "gradient", f"'{name}' with shape {numpy.shape(gradients[name])}; its parameter has {shape}")
+    return gradients
+
+
+def _made(make, request):
+    """The user's model; mistakes are errors that name them."""
+    call = _of_user(traceback.extract_stack())[-1]
+    place = f" ({os.path.basename(call.filename)}, line {call.lineno})"
+    if not callable(make):
+        raise TypeError(f"serve takes the class, not an object of it: gradlag.serve({type(make).__name__}){place}")
+    if not takes(make, 1):
+        name = getattr(make, "__name__", type(make).__name__)
+        raise TypeError(f"serve calls {name}(request), but {name} takes no request: define __init__(self, request){place}")
+    model = make(request)
+    missing = [name for name in ("samples", "classes", "parameters", "gradient", "evaluate") if not hasattr(model, name)]
+    if missing:
+        raise TypeError(f"the model, of type {type(model).__name__}, has no {missing[0]}; it needs samples, classes, parameters(), gradient() and evaluate(){place}")
+    return model
 
 
 class _Peer:
@@ -118,7 +180,7 @@ class _Peer:
         if message["protocol"] != PROTOCOL:
             raise ValueError(f"gradlag speaks protocol {message['protocol']}, this package {PROTOCOL}: install the package of that gradlag")
         self.request = Request(message)
-        self.model = self.make(self.request)
+        self.model = _made(self.make, self.request)
         self.request.check_all_read()
         self.takes_rng = takes(self.model.gradient, 3)
         self.shapes = shapes(self.model.parameters())
@@ -156,11 +218,12 @@ class _Peer:
         rng = [numpy.random.default_rng([self.request.seed, message["worker"], message["batch"]])] if self.takes_rng else []
         samples = numpy.array(message["samples"])
         began = time.perf_counter()
-        loss, correct, gradients = self.model.gradient(self.parameters.slices, samples, *rng)
+        returned = self.model.gradient(self.parameters.slices, samples, *rng)
         self.seconds = time.perf_counter() - began
-        if gradients is not None:
-            self.gradients.write(gradients)
-        return {"loss": finite(loss), "correct": int(correct)}
+        answer, gradients = _answer(self.model, "gradient", returned, "gradients")
+        if gradients is not None or not hasattr(self.model, "bind"):
+            self.gradients.write(_checked(self.model, gradients, self.shapes))
+        return answer
 
     def gradient(self, message):
         self._place(message)
@@ -185,10 +248,13 @@ class _Peer:
 
     def evaluate(self, message):
         samples = numpy.arange(message["first"], message["first"] + message["count"])
-        loss, correct, predictions = self.model.evaluate(self.parameters.slices, message["split"], samples)
-        answer = {"loss": finite(loss), "correct": int(correct)}
+        returned = self.model.evaluate(self.parameters.slices, message["split"], samples)
+        answer, predictions = _answer(self.model, "evaluate", returned, "predictions")
         if predictions is not None and self.model.classes > 0:
-            answer["predicted"] = numpy.bincount(predictions, minlength=self.model.classes).tolist()
+            try:
+                answer["predicted"] = numpy.bincount(numpy.asarray(predictions), minlength=self.model.classes).tolist()
+            except (TypeError, ValueError) as error:
+                _refuse(self.model, "evaluate", f"predictions that are not one class a sample: {error}")
         return answer
 
     def answer(self, message):
@@ -204,16 +270,17 @@ class _Peer:
 
 
 def explain(error):
-    """An exception in one line, with its place in the user's program. Its traceback, without this package, goes to stderr."""
+    """An exception, with its place in the user's program in the first line. Its traceback, without this package, goes to stderr."""
     report = traceback.TracebackException.from_exception(error)
-    own = os.path.dirname(os.path.abspath(__file__))
-    frames = [frame for frame in report.stack if os.path.dirname(os.path.abspath(frame.filename)) != own]
+    frames = _of_user(report.stack)
     if frames:
         report.stack = traceback.StackSummary.from_list(frames)
         print("".join(report.format()), end="", file=sys.stderr)
     home = os.path.dirname(os.path.abspath(sys.argv[0]))
-    places = [f" ({os.path.basename(f.filename)}, line {f.lineno})" for f in frames if os.path.dirname(os.path.abspath(f.filename)) == home]
-    return f"{type(error).__name__}: {error}{places[-1] if places else ''}"
+    places = [frame for frame in frames if os.path.dirname(os.path.abspath(frame.filename)) == home] or frames
+    first, *rest = str(error).split("\n")
+    place = f" ({os.path.basename(places[-1].filename)}, line {places[-1].lineno})" if places else ""
+    return "\n".join([f"{type(error).__name__}: {first}{place}", *rest])
 
 
 def takes(function, count):
@@ -222,6 +289,8 @@ def takes(function, count):
         inspect.signature(function).bind(*range(count))
     except TypeError:
         return False
+    except ValueError:  # no signature is known
+        pass
     return True
 
 

@@ -33,13 +33,14 @@ class InFolder(Folder):
     def train(self, example, **settings):
         return gradlag.run(model="external", model__command=command(EXAMPLES / example), **settings)
 
-    def program(self, body, train="64", parameters="{'w': numpy.zeros(3, numpy.float32)}"):
+    def program(self, body, train="64", parameters="{'w': numpy.zeros(3, numpy.float32)}", classes=0, evaluation="0.0, 0, None",
+                serve="lambda request: Own()"):
         pathlib.Path("own.py").write_text("import numpy\nimport gradlag\n\nclass Own:\n"
-                                          f"    samples, classes = {{'train': {train}, 'validation': 0, 'test': 8}}, 0\n"
+                                          f"    samples, classes = {{'train': {train}, 'validation': 0, 'test': 8}}, {classes}\n"
                                           f"    def parameters(self): return {parameters}\n"
-                                          "    def evaluate(self, parameters, split, samples): return 0.0, 0, None\n"
+                                          f"    def evaluate(self, parameters, split, samples): return {evaluation}\n"
                                           f"    def gradient(self, parameters, samples, rng):\n        {body}\n\n"
-                                          "gradlag.serve(lambda request: Own())\n")
+                                          f"gradlag.serve({serve})\n")
         return gradlag.run(model="external", model__command=command("own.py"), updates=5, **VIRTUAL)
 
 
@@ -56,6 +57,11 @@ class Examples(InFolder):
 
     def test_softmax_in_numpy(self):
         self.assertGreater(self.check("softmax_numpy.py", updates=300)["final_accuracy"], 0.6)
+
+    def test_the_numpy_model_of_the_documentation(self):
+        page = (ROOT.parent / "docs" / "external-models.md").read_text()
+        pathlib.Path("own.py").write_text(re.search(r"## In NumPy.*?```python\n(.*?)```", page, re.S)[1])
+        self.assertGreater(self.check(pathlib.Path("own.py").resolve(), updates=300)["final_accuracy"], 0.9)
 
     @needs("torch")
     def test_resnet_in_torch(self):
@@ -158,6 +164,29 @@ class OwnModels(InFolder):
         for values, named in (("{}", "parameters()"), ("{'w': []}", "parameters()"), ("[1.0]", "list")):
             with self.subTest(values=values):
                 self.expect(3, named, "return 1.0, 0, {}", parameters=values)
+
+    def test_a_wrong_return_value_names_the_method_and_its_line(self):
+        gradient = "return 1.0, 0, {'w': parameters['w']}"
+        for body in ("return 1.0, {'w': parameters['w']}", "pass", "return 1.0, 0.5, {'w': parameters['w']}", "return [1.0, 2.0], 0, {}",
+                     "return 1.0, 0, None", "return 1.0, 0, [1.0]", "return 1.0, 0, {}"):
+            with self.subTest(body=body):
+                self.expect(3, "gradient()", body)
+                self.expect(3, "own.py, line 8", body)
+        for evaluation in ("0.0, 0", "None", "0.0, None, None", "0.0, 0, [0.5]"):
+            with self.subTest(evaluation=evaluation):
+                self.expect(3, "evaluate()", gradient, classes=2, evaluation=evaluation)
+                self.expect(3, "own.py, line 7", gradient, classes=2, evaluation=evaluation)
+
+    def test_serve_takes_a_class_or_a_function_of_the_request(self):
+        for serve, named in (("Own()", "gradlag.serve(Own)"), ("Own", "__init__"), ("lambda request: None", "NoneType")):
+            with self.subTest(serve=serve):
+                self.expect(3, named, "pass", serve=serve)
+                self.expect(3, "own.py, line 11", "pass", serve=serve)
+
+    def test_without_classes_correct_may_be_none(self):
+        row = self.program("return 1.0, None, {'w': parameters['w']}", evaluation="1.0, None, None")
+        self.assertEqual((row["status"], row["final_accuracy"]), ("finished", None))
+        self.expect(3, "gradient()", "return 1.0, None, {'w': parameters['w']}", classes=2)
 
     def test_an_exception_ends_the_run(self):
         self.expect(3, "own.py, line 9", "return parameters['v']")

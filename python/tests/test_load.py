@@ -62,6 +62,11 @@ class Checkpoints(InFolder):
         tensors, metadata = checkpoint.read("x")
         self.assertEqual((tensors["a"].tolist(), tensors["b"].tolist(), metadata), ([1.5, -2], [[1.5]], {"key": "value"}))
 
+    def test_they_are_read_after_import_gradlag_alone(self):
+        write("x", {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(4))
+        script = "import sys, gradlag; assert 'numpy' not in sys.modules; print(*gradlag.checkpoint.read('x')[0])"
+        self.assertEqual(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE).stdout, b"a\n")
+
     def test_a_damaged_file_is_an_error(self):
         entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         for header, data in (({"a": entry}, bytes(7)), ({"a": {**entry, "shape": [3]}}, bytes(8)), ({"a": {**entry, "dtype": "F3"}}, bytes(8)),

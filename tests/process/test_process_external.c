@@ -110,7 +110,7 @@ static const char script[] =
     "echo $$ >> pids\n"
     "while read -r line; do echo \"$line\" >>requests; case $line in\n"
     "*'\"type\":\"open\"'*) echo ${OPEN:-'{\"parameters\":[{\"name\":\"w\",\"shape\":[4]}],"
-    "\"samples\":{\"train\":100,\"test\":10},\"classes\":2}'} ;;\n"
+    "\"samples\":{\"train\":100,\"test\":10},\"classes\":0}'} ;;\n"
     "*'\"type\":\"gradient\"'*) eval \"$GRADIENT\" ;;\n"
     "*) echo '{\"loss\":1}' ;;\n"
     "esac; done <&3 >&3\n";
@@ -239,6 +239,9 @@ struct fault {
     int code;
     const char *named;
 };
+#define TWO_CLASSES                                                                                \
+    "{\"parameters\":[{\"name\":\"w\",\"shape\":[4]}],\"samples\":{\"train\":9,\"test\":5},"       \
+    "\"classes\":2}"
 #define SLICE(shape)                                                                               \
     "{\"parameters\":[{\"name\":\"w\",\"shape\":" shape "}],\"samples\":{\"train\":9}}"
 
@@ -267,6 +270,8 @@ static const struct fault faults[] = {
      "'w'"},
     {"echo " ONE, "{\"parameters\":[{\"name\":\"optimizer0.w\",\"shape\":[4]}]}", ERROR_DATA,
      "'optimizer0.w'"},
+    {"echo " ONE, TWO_CLASSES, ERROR_DATA, "correct"},
+    {"echo '{\"loss\":1,\"correct\":1}'", TWO_CLASSES, ERROR_DATA, "'evaluate'"},
 };
 
 static void a_program_that_fails_is_named_and_leaves_nothing(void **state)
@@ -294,6 +299,21 @@ static void a_program_that_fails_is_named_and_leaves_nothing(void **state)
         }
     }
     unsetenv("OPEN");
+    unsetenv("GRADIENT");
+}
+
+/* A goodbye has little room: it carries the first line of the error, without the program's output.
+ */
+static void the_row_has_the_error_of_a_program_in_one_line(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "peer.sh", script);
+    setenv("GRADIENT", "echo moribund >&2; echo '{\"error\":\"no such luck\"}'", 1);
+    assert_int_equal(
+        RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "workers=1", "updates=20", "mode=async"),
+        ERROR_DATA);
+    process_expect_errors_contain(r, "moribund");
+    process_expect_answer(r, "SELECT error LIKE 'worker 0 (%: no such luck' FROM run", "1");
     unsetenv("GRADIENT");
 }
 
@@ -495,6 +515,7 @@ int main(int argc, char **argv)
         PROCESS_TEST(parameters_and_gradients_are_used_in_place),
         PROCESS_TEST(a_program_cannot_change_parameters),
         PROCESS_TEST(a_program_that_fails_is_named_and_leaves_nothing),
+        PROCESS_TEST(the_row_has_the_error_of_a_program_in_one_line),
         PROCESS_TEST(a_program_that_fails_on_one_rank_is_named),
         PROCESS_TEST(a_run_with_negative_losses_resumes),
         PROCESS_TEST(a_command_that_cannot_start_is_an_error),

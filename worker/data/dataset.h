@@ -50,6 +50,10 @@ struct dataset {
     size_t mapped_bytes; /* size of the mapping; 0: owner is private memory */
 };
 
+/* For errors about the number or the size of images. */
+#define DATASET_IS_FIXED                                                                           \
+    "the dataset has fixed numbers and sizes of images, so other images need model=external"
+
 /* One dataset kind: an entry of dataset_registry. */
 struct dataset_kind {
     struct about about;

@@ -123,11 +123,12 @@ static status read_idx(const struct fashion_mnist_source *source, int f, size_t 
              big_endian(head), files[f].magic, dimensions == 3 ? "images" : "labels", REMEDY);
     }
     if (big_endian(head + 4) != files[f].count) {
-        FAIL(ERROR_DATA, "%s: contains %u items instead of %u; %s", path, big_endian(head + 4),
-             files[f].count, REMEDY);
+        FAIL(ERROR_DATA, "%s: contains %u items instead of %u; " DATASET_IS_FIXED "; %s", path,
+             big_endian(head + 4), files[f].count, REMEDY);
     }
     if (dimensions == 3 && (big_endian(head + 8) != SIDE || big_endian(head + 12) != SIDE)) {
-        FAIL(ERROR_DATA, "%s: images have %u by %u pixels instead of %d by %d; %s", path,
+        FAIL(ERROR_DATA,
+             "%s: images have %u by %u pixels instead of %d by %d; " DATASET_IS_FIXED "; %s", path,
              big_endian(head + 8), big_endian(head + 12), SIDE, SIDE, REMEDY);
     }
     TRY(read_exactly(stream, path, first_out, first_count * item_bytes));

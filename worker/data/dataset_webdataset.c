@@ -253,7 +253,8 @@ static status count_samples(struct loading *l, size_t part_count)
     for (size_t p = 0; p < part_count; p++) {
         if (found[p] != l->parts[p].target.count) {
             FAIL(ERROR_DATA,
-                 "%s and the other shards of its split contain %zu %s samples instead of %u",
+                 "%s and the other shards of its split contain %zu %s samples instead of "
+                 "%u; " DATASET_IS_FIXED,
                  l->parts[p].paths[0], found[p], l->parts[p].name, l->parts[p].target.count);
         }
     }

@@ -310,7 +310,8 @@ const char *external_program(const external *e)
 
 /* ---- requests ---- */
 
-/* "loss": the mean over n samples, null if it is not finite; "correct": absent means 0. */
+/* "loss": the mean over n samples, null if it is not finite; "correct": may be absent only if there
+ * are no classes. */
 static status take_loss(external *e, const char *type, const json_t *from, uint32_t n,
                         struct op_loss *out)
 {
@@ -323,8 +324,15 @@ static status take_loss(external *e, const char *type, const json_t *from, uint3
         return external_process_fail(
             e->process,
             "its answer to '%s' must have 'correct', a whole number from 0 "
-            "to %u, or leave it out",
+            "to %u",
             type, n);
+    }
+    if (value == NULL && e->classes > 0) {
+        return external_process_fail(
+            e->process,
+            "its answer to '%s' has no 'correct', but there are %u classes; answer the number of "
+            "correct predictions, or name 0 classes in the answer to 'open' (no accuracy)",
+            type, e->classes);
     }
     out->sum = json_is_null(loss) ? NAN : json_number_value(loss) * n;
     out->correct = value != NULL ? (uint32_t)correct : 0;

@@ -255,7 +255,8 @@ void external_process_end(external_process **out)
 
 /* ---- errors ---- */
 
-/* The last whole lines of its output, as the end of an error message. */
+/* The last whole lines of its output, as the end of an error message. They begin on a new line:
+ * where there is little room, only the first line of a message is kept. */
 static const char *last_lines(external_process *p, char out[TAIL_BYTES + 32])
 {
     read_output(p);
@@ -264,7 +265,7 @@ static const char *last_lines(external_process *p, char out[TAIL_BYTES + 32])
     if (p->tail_length == 0)
         return "; it wrote nothing";
     const char *line = p->tail_length >= TAIL_BYTES - 2 ? strchr(p->tail, '\n') : NULL;
-    snprintf(out, TAIL_BYTES + 32, "; its last lines:\n%s", line != NULL ? line + 1 : p->tail);
+    snprintf(out, TAIL_BYTES + 32, "\nIts last lines:\n%s", line != NULL ? line + 1 : p->tail);
     return out;
 }
 

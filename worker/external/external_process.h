@@ -34,7 +34,8 @@ void external_process_end(external_process **p);
  * {"error": "…"}, the program's own message. */
 status external_process_ask(external_process *p, const char *what, const json_t *request,
                             json_t **answer) MUST_CHECK;
-/* An ERROR_DATA about an answer: "model.command 'python3 m.py': message", with its last lines. */
+/* An ERROR_DATA about an answer: "model.command 'python3 m.py': message", and on
+ * further lines its last lines of output. */
 status external_process_fail(external_process *p, const char *format, ...) PRINTF_LIKE(2, 3);
 
 #endif
