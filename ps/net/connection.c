@@ -522,7 +522,9 @@ void connection_leave(connection *c, status why, const char *text)
         return;
     struct wire_message m = message_of(c, WIRE_GOODBYE);
     m.text.code = (uint32_t)why;
-    snprintf(m.text.text, sizeof m.text.text, "%.*s", (int)strcspn(text, "\n"), text);
+    snprintf(m.text.text, sizeof m.text.text, "%s", text);
+    for (char *at = m.text.text; (at = strchr(at, '\n')) != NULL;)
+        *at = ' '; /* the server prints it in one line */
     send_message(c, &m);
     c->left = true;
 }

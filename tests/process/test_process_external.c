@@ -302,8 +302,7 @@ static void a_program_that_fails_is_named_and_leaves_nothing(void **state)
     unsetenv("GRADIENT");
 }
 
-/* A goodbye has little room: it carries the first line of the error, without the program's output.
- */
+/* The server may report the worker's goodbye before the worker's own report comes. */
 static void the_row_has_the_error_of_a_program_in_one_line(void **state)
 {
     struct process_rig *r = *state;
@@ -313,7 +312,8 @@ static void the_row_has_the_error_of_a_program_in_one_line(void **state)
         RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "workers=1", "updates=20", "mode=async"),
         ERROR_DATA);
     process_expect_errors_contain(r, "moribund");
-    process_expect_answer(r, "SELECT error LIKE 'worker 0 (%: no such luck' FROM run", "1");
+    process_expect_answer(
+        r, "SELECT error LIKE '%no such luck%moribund%' AND instr(error, '?') = 0 FROM run", "1");
     unsetenv("GRADIENT");
 }
 

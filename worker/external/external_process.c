@@ -255,8 +255,7 @@ void external_process_end(external_process **out)
 
 /* ---- errors ---- */
 
-/* The last whole lines of its output, as the end of an error message. They begin on a new line:
- * where there is little room, only the first line of a message is kept. */
+/* The last whole lines of its output, as the end of an error message. */
 static const char *last_lines(external_process *p, char out[TAIL_BYTES + 32])
 {
     read_output(p);
