@@ -203,7 +203,7 @@ size_t plan_failed(const struct plan *p)
     return in_state(p, PLANNED_FAILED);
 }
 
-/* A loss that is not a number is stored as NULL, and named in a column of its own. */
+/* A loss that is not a number is stored as NULL, and column not_a_number names it. */
 static status check_split(const struct planned_run *r)
 {
     status result = OK;
