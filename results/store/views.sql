@@ -5,7 +5,8 @@
 -- makes SQLite begin with table run, so that it reads no gradients of ended runs.
 
 -- Every run with the settings that it shares with runs of other seeds, and text for settings without a column.
--- differing: the settings that are not equal in the whole file, except those with a column in every table of runs.
+-- differing: the settings that are not equal in all runs of the experiment, except those with a column in every table of runs. Runs without
+-- an experiment are one group.
 -- cluster: the settings of the machines, the network, the data and the length of training, as JSON; runs can be compared if
 -- experiment, model, workers and cluster are equal. A setting of 0 or '' is left out, because files of older versions lack newer keys.
 CREATE VIEW run_with_settings AS
@@ -22,22 +23,24 @@ WITH described AS (
         'network.interface', nullif(config ->> '$."network.interface"', ''),
         'curve', iif(config ->> 'curve' <> '', 'yes', NULL), -- the folder may differ between hosts
         'trusted_network', nullif(config ->> 'trusted_network', 0))), '$.seed', '$."pace.run"') AS known FROM run),
-configuration AS (SELECT DISTINCT known FROM described WHERE known IS NOT NULL),
+configuration AS (SELECT DISTINCT coalesce(experiment, '') AS experiment, known FROM described WHERE known IS NOT NULL),
+configurations AS (SELECT experiment, count(*) AS count FROM configuration GROUP BY experiment),
 varied AS (
-    SELECT key FROM configuration, json_each(known)
+    SELECT configuration.experiment, key FROM configuration, json_each(known)
+    JOIN configurations ON configurations.experiment = configuration.experiment
     WHERE key NOT IN ('mode', 'damping', 'workers', 'lr', 'batch')
-    GROUP BY key
-    HAVING count(DISTINCT value) > 1 OR count(*) < (SELECT count(*) FROM configuration)),
+    GROUP BY configuration.experiment, key
+    HAVING count(DISTINCT value) > 1 OR count(*) < configurations.count),
 worded AS (
-    SELECT known,
+    SELECT experiment, known,
         (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
          WHERE key LIKE '%.%' AND key NOT LIKE 'dataset.%'
            -- pace.worker_cv has no effect if pace=none
            AND known ->> ('$.' || substr(key, 1, instr(key, '.') - 1)) IS NOT 'none') AS parameters,
         (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
-         WHERE key IN (SELECT key FROM varied)) AS differing,
+         WHERE (experiment, key) IN varied) AS differing,
         (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
-         WHERE key IN (SELECT key FROM varied)
+         WHERE (experiment, key) IN varied
            AND (key NOT LIKE '%.%' OR key LIKE 'dataset.%')
            AND key NOT IN ('engine', 'model', 'dataset', 'consistency', 'correction', 'momentum'))
             AS others,
@@ -50,10 +53,11 @@ worded AS (
                AND key <> 'network.interface'
              ORDER BY key)) AS cluster
     FROM configuration)
-SELECT id, experiment, arm, mode, engine, workers, model, dataset, batch, lr, momentum, consistency,
+SELECT id, described.experiment, arm, mode, engine, workers, model, dataset, batch, lr, momentum, consistency,
        damping, correction, seed, status, updates, train_seconds, samples_per_second,
        final_accuracy, collapsed, mean_staleness, described.known AS settings, parameters, others, differing, cluster
-FROM described LEFT JOIN worded ON worded.known = described.known;
+FROM described LEFT JOIN worded
+     ON worded.experiment = coalesce(described.experiment, '') AND worded.known = described.known;
 
 -- The 97.5 % point of Student's t by degrees of freedom: the mean of n runs
 -- ± quantile(n - 1) sd / sqrt(n) is its 95 % interval. Above 20 degrees use 1.96 + 2.5 / freedom.
@@ -87,7 +91,7 @@ SELECT run_id, staleness, pushes,
 FROM counted;
 
 -- Means over runs with equal settings, that is, over seeds; runs of one seed count as one, their mean. parameters: dotted keys, such as damping.power=0.5, except
--- those of the dataset; others: other settings without a column here that differ within the file. sd: sample standard
+-- those of the dataset; others: other settings without a column here that differ within the experiment. sd: sample standard
 -- deviation (n - 1). interval_low, interval_high: ends of the 95 % interval of the mean, cut to 0 and 1; all three are
 -- NULL for one seed. Unfinished runs are counted, not averaged. Collapsed runs are averaged, too. Many builds of SQLite
 -- have no sqrt(), so roots are computed by Newton's method, which decreases to the root until rounding stops it.

@@ -156,12 +156,39 @@ static void a_writer_does_not_use_changed_views_of_a_file(void **state)
     assert_string_equal(rig_in_the_file("PRAGMA integrity_check"), "ok");
 }
 
+static void record_of(const char *experiment, const char *settings)
+{
+    int64_t id;
+    struct run_description run = rig_run;
+    run.experiment = experiment;
+    run.settings = settings;
+    rig_finish(rig_begin(&run, &id), &rig_outcome);
+}
+
+static void settings_that_differ_are_those_of_one_experiment(void **state)
+{
+    (void)state;
+    record_of("a", "{\"epochs\":1,\"servers\":1}");
+    record_of("a", "{\"epochs\":1,\"servers\":2}");
+    record_of("b", "{\"epochs\":2,\"servers\":1}");
+    record_of(NULL, "{\"epochs\":3,\"servers\":1}");
+    record_of(NULL, "{\"epochs\":4,\"servers\":1}");
+    assert_string_equal(
+        rig_ask("SELECT group_concat(coalesce(experiment, '-') || ':' || "
+                "coalesce(differing, 'none') || ':' || coalesce(others, 'none'), ' ') "
+                "FROM (SELECT * FROM run_with_settings WHERE settings LIKE "
+                "'%servers%' ORDER BY id)"),
+        "a:servers=1:servers=1 a:servers=2:servers=2 b:none:none "
+        "-:epochs=3:epochs=3 -:epochs=4:epochs=4");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         SAMPLE_TEST(views_and_queries_need_no_optional_functions_of_sqlite),
         SAMPLE_TEST(deviations_and_intervals_are_exact_at_all_scales),
         SAMPLE_TEST(equal_runs_have_deviation_0),
+        SAMPLE_TEST(settings_that_differ_are_those_of_one_experiment),
         SAMPLE_TEST(changed_views_of_a_file_are_not_used),
         SAMPLE_TEST(a_writer_does_not_use_changed_views_of_a_file),
     };

@@ -3,7 +3,7 @@
 -- :status = all  only runs with this status: queued, running, finished, diverged, failed or stopped
 -- :limit = 50  number of runs
 -- collapsed: 1 if at least 99 % of the test predictions are one class.
--- differing: other settings that are not the same in the whole file.
+-- differing: other settings that are not the same in all runs of the experiment; runs without an experiment are one group.
 -- No rows: no run of the file matches these parameters
 SELECT run.id, run.experiment, run.arm, run.mode, run.workers, run.damping, run.lr, described.differing,
        run.seed, run.status, run.final_accuracy AS accuracy, run.collapsed, run.mean_staleness AS staleness,
