@@ -44,7 +44,7 @@ static const struct measure_field pairs[] = {
 struct run_query {
     const char *name;
     bool has_number;  /* :at is the measure's number */
-    bool has_fit;     /* :other is the run that the arm is fitted to */
+    bool has_fit;     /* :other is the id of the run that the arm is fitted to */
     double otherwise; /* the figure if the SELECT yields no row */
     const char *sql;
 };
@@ -76,8 +76,8 @@ static const struct run_query run_queries[] = {
     /* Half the sum of the differences of the shares: 0 equal, 1 disjoint. */
     {"staleness_distance", false, true, NAN,
      "SELECT sum(abs(difference)) / 2 FROM (SELECT sum(CASE run_id WHEN :run THEN share ELSE "
-     "-share END) AS difference FROM staleness_histogram WHERE run_id IN (:run, "
-     "(SELECT id FROM run WHERE :other IN (uuid, id))) GROUP BY staleness)"},
+     "-share END) AS difference FROM staleness_histogram WHERE run_id IN (:run, :other) "
+     "GROUP BY staleness)"},
 };
 
 /* ---- names ------------------------------------------------------------------------------------
@@ -179,12 +179,24 @@ done:
 /* ---- values -----------------------------------------------------------------------------------
  */
 
+/* Not a subquery, because SQLite would then compute the histograms of all runs. */
+static status fitted_run(const char *path, const char *name, double *id)
+{
+    char setting[64];
+    const char *settings[] = {setting};
+    bool known;
+    snprintf(setting, sizeof setting, "name=%s", name);
+    return query_number(path, "SELECT id FROM run WHERE uuid = :name OR id = :name", settings, 1,
+                        id, &known);
+}
+
 static status run_value(const struct run_query *q, const struct planned_run *r, double number,
                         double *out)
 {
     status result = OK;
     char run[48], at[48], other[48];
-    const char *settings[3] = {run};
+    double id;
+    const char *path = options_text(r->settings, "results"), *settings[3] = {run};
     size_t count = 1;
     bool known = false;
     snprintf(run, sizeof run, "run=%lld", (long long)r->run_id);
@@ -193,10 +205,11 @@ static status run_value(const struct run_query *q, const struct planned_run *r, 
         settings[count++] = at;
     }
     if (q->has_fit) {
-        snprintf(other, sizeof other, "other=%s", options_value(r->settings, "pace.run"));
+        TRY(fitted_run(path, options_value(r->settings, "pace.run"), &id));
+        snprintf(other, sizeof other, "other=%.0f", id);
         settings[count++] = other;
     }
-    TRY(query_number(options_text(r->settings, "results"), q->sql, settings, count, out, &known));
+    TRY(query_number(path, q->sql, settings, count, out, &known));
     *out = known ? *out : q->otherwise;
 done:
     return result;

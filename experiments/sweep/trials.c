@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "results/query/query.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -80,13 +81,19 @@ done:
     return result;
 }
 
-static status score_ended_trials(struct search_study *c, const struct plan *p)
+static status score_ended_trials(struct trials *t)
 {
     status result = OK;
-    for (size_t i = c->search.round_begin; i < c->search.count; i++)
-        if (isnan(c->search.trials[i].score) && has_ended(c, p, i))
-            TRY(score(c, p, i));
+    if (t->plan.count > 0)
+        TRY(query_begin(options_text(t->plan.runs[0].settings, "results")));
+    for (size_t i = 0; i < t->count; i++) {
+        struct search_study *c = &t->at[i];
+        for (size_t k = c->search.round_begin; k < c->search.count; k++)
+            if (isnan(c->search.trials[k].score) && has_ended(c, &t->plan, k))
+                TRY(score(c, &t->plan, k));
+    }
 done:
+    query_end();
     return result;
 }
 
@@ -168,7 +175,6 @@ static status extend(struct trials *t, struct search_study *c)
 {
     status result = OK;
     size_t added;
-    TRY(score_ended_trials(c, &t->plan));
     TRY(search_next(&c->search, &added));
     c->run_of = realloc(c->run_of, (c->search.count * c->seeds.count + 1) * sizeof *c->run_of);
     REQUIRE(c->run_of != NULL);
@@ -182,12 +188,17 @@ done:
 status trials_extend(struct trials *t, size_t *added)
 {
     status result = OK;
-    size_t before = t->plan.count, last;
-    for (size_t i = 0; i < t->count; i++)
-        do { /* if a round adds no run, its scores are known already */
-            last = t->at[i].search.count;
+    size_t before = t->plan.count;
+    bool more;
+    do { /* if a round adds no run, its scores are known already */
+        more = false;
+        TRY(score_ended_trials(t));
+        for (size_t i = 0; i < t->count; i++) {
+            const size_t last = t->at[i].search.count;
             TRY(extend(t, &t->at[i]));
-        } while (t->at[i].search.count > last && t->plan.count == before);
+            more = more || t->at[i].search.count > last;
+        }
+    } while (more && t->plan.count == before);
     *added = t->plan.count - before;
 done:
     return result;

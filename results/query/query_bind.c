@@ -299,18 +299,23 @@ status query_run_id(sqlite3 *db, const char *name, int64_t *run_id)
     status result = OK;
     sqlite3_stmt *s = NULL;
     const char *path = sqlite3_db_filename(db, "main");
-    /* An id is short, so a long text of digits is the start of a uuid. */
+    /* Only the search by id uses an index, and coalesce() does not evaluate what it does not need.
+     */
     static const char sql[] =
-        "SELECT id FROM run WHERE (?1 = 'last' AND (status <> 'queued' OR runner IS NOT NULL)) "
-        "OR CAST(id AS TEXT) = ?1 OR (length(?1) >= 8 AND substr(uuid, 1, length(?1)) = ?1) "
-        "ORDER BY id DESC LIMIT 1";
+        "SELECT coalesce("
+        "(SELECT id FROM run WHERE id = CAST(?1 AS INTEGER) AND CAST(id AS TEXT) = ?1), "
+        "(SELECT id FROM run WHERE ?1 = 'last' AND (status <> 'queued' OR runner IS NOT NULL) "
+        "ORDER BY id DESC LIMIT 1), "
+        "(SELECT id FROM run WHERE length(?1) >= 8 AND substr(uuid, 1, length(?1)) = ?1 "
+        "ORDER BY id DESC LIMIT 1))";
     TRY(database_prepare(db, &s, sql));
     sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "look up a run"));
-    if (code == SQLITE_DONE && strcmp(name, "last") == 0)
+    const bool none = sqlite3_column_type(s, 0) == SQLITE_NULL;
+    if (none && strcmp(name, "last") == 0)
         FAIL(ERROR_USAGE, "%s: the file contains no runs yet; start one with 'gradlag run'", path);
-    if (code == SQLITE_DONE) {
+    if (none) {
         FAIL(ERROR_USAGE,
              "%s: there is no run '%s'; name one by its id (see 'gradlag query runs'), by at least "
              "8 "
