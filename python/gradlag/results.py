@@ -119,7 +119,11 @@ def connect(results):
         raise Error(f"Python's SQLite {sqlite3.sqlite_version} cannot read results files: 3.37 or later is needed; use gradlag.query()", 7)
     try:
         connection = _open(results)
-        about = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+        try:
+            about = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+        except sqlite3.Error:
+            connection.close()
+            raise
     except (FileNotFoundError, sqlite3.DatabaseError) as error:
         raise Error(f"{results} cannot be read as a results file: {error}; name another file", 7) from None
     if about != [APPLICATION_ID, SCHEMA]:

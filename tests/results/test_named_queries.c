@@ -237,7 +237,7 @@ static void runs_of_one_seed_count_as_one(void **state)
                                 "accuracy_by_workers"),
                         "2 0.6 0.141421356 0");
     assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings, 1), OK);
-    assert_contains(answer, ",3,3,"); /* runs, and those that reached it */
+    assert_contains(answer, ",0.5,3,3,"); /* the accuracy, runs, and those that reached it */
 }
 
 /* Also settings without a column; not settings that are equal in the whole file. */
@@ -288,17 +288,17 @@ static void the_time_to_an_accuracy_is_that_of_its_first_evaluation(void **state
         {"accuracy=0.6"}, {"accuracy=60"}, {"accuracy=6e-1"}, {"accuracy=+0.6"}, {"accuracy=060"}};
     for (size_t i = 0; i < COUNT_OF(settings); i++) {
         assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings[i], 1), OK);
-        assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,1,1,3,,,2400,75\n");
+        assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,0.6,1,1,3,,,2400,75\n");
         assert_contains(answer,
-                        "stale-gradients,undamped,async,none,4,0.03,32,,3,1,4,,,3200,100\n");
+                        "stale-gradients,undamped,async,none,4,0.03,32,,0.6,3,1,4,,,3200,100\n");
         assert_contains(answer, "stale-gradients,damped,async,polynomial,4,0.03,32,"
-                                "damping.power=0.5,2,2,3,0,0,2400,75\n");
+                                "damping.power=0.5,0.6,2,2,3,0,0,2400,75\n");
     }
     /* 3 and 5 s: a standard error of 1 s, and one degree of freedom. */
     rig_change("UPDATE evaluation SET seconds = seconds + 2 WHERE run_id = (SELECT max(id) FROM "
                "run WHERE arm = 'damped' AND status = 'finished')");
     assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings[0], 1), OK);
-    assert_contains(answer, "damping.power=0.5,2,2,4,1.414213");
+    assert_contains(answer, "damping.power=0.5,0.6,2,2,4,1.414213");
     assert_contains(answer, ",12.706,2400,75\n");
     /* Reaching an accuracy again adds no row. */
     rig_change("UPDATE evaluation SET test_accuracy = 0.5 WHERE run_id = 1 AND updates >= 50");
@@ -322,7 +322,7 @@ static void arms_with_runs_that_do_not_reach_an_accuracy_come_last(void **state)
         at = strstr(at, order[i]);
         assert_non_null(at);
     }
-    assert_contains(at, ",3,1,0,"); /* runs, of which reached, seconds */
+    assert_contains(at, ",0.6,3,1,0,"); /* the accuracy, runs, of which reached, seconds */
 }
 
 static void the_staleness_histogram_adds_up(void **state)

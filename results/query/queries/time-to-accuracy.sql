@@ -6,10 +6,12 @@
 -- too low: the measure seconds_to of claims is infinite there. The list therefore begins with the arms of which most runs reached it.
 -- Square roots are computed by Newton's method, as in the view accuracy_by_workers.
 -- No rows: no matching run has finished yet
-WITH reached AS (
+WITH target AS (
+    SELECT CASE WHEN :accuracy > 1 THEN :accuracy / 100.0 ELSE :accuracy END AS accuracy),
+reached AS (
     SELECT run_id, min(seconds) AS seconds, min(samples) AS samples, min(updates) AS updates
     FROM time_to_accuracy
-    WHERE accuracy >= CASE WHEN :accuracy > 1 THEN :accuracy / 100.0 ELSE :accuracy END
+    WHERE accuracy >= (SELECT accuracy FROM target)
     GROUP BY run_id),
 by_seed AS (
     SELECT run.experiment, run.arm, run.mode, run.damping, run.workers, run.lr, run.batch, run.differing, run.settings,
@@ -30,7 +32,7 @@ averaged AS (
            avg(samples) AS mean_samples, avg(updates) AS mean_updates
     FROM by_seed
     GROUP BY experiment, arm, mode, damping, workers, lr, batch, settings)
-SELECT experiment, arm, mode, damping, workers, lr, batch, differing, runs, reached,
+SELECT experiment, arm, mode, damping, workers, lr, batch, differing, target.accuracy, runs, reached,
        mean_seconds,
        CASE WHEN variance > 0 THEN
            (WITH RECURSIVE newton (x) AS (
@@ -49,5 +51,5 @@ SELECT experiment, arm, mode, damping, workers, lr, batch, differing, runs, reac
                   SELECT min(x) FROM newton)
                  ELSE variance END AS interval,
        mean_samples, mean_updates
-FROM averaged
+FROM averaged, target
 ORDER BY experiment, 1.0 * reached / runs DESC, mean_seconds;
