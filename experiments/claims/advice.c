@@ -173,16 +173,49 @@ done:
     return result;
 }
 
-void advice_choose(struct advice *a, const char *model)
+static double setting_number(const struct settings *s, const char *key, double otherwise)
 {
-    const struct advice_cell *chosen = &a->cells[0];
+    const char *text = settings_find(s, key);
+    return text != NULL ? strtod(text, NULL) : otherwise;
+}
+
+static bool is_set_to(const struct settings *s, const char *key, const char *value)
+{
+    const char *text = settings_find(s, key);
+    return text != NULL && strcmp(text, value) == 0;
+}
+
+static bool is_of_same_data(const struct advice_cell *a, const struct advice_cell *b)
+{
+    return strcmp(a->experiment, b->experiment) == 0 && strcmp(a->model, b->model) == 0 &&
+           strcmp(a->dataset, b->dataset) == 0;
+}
+
+/* Whether the first cell is more like the settings. The model decides, then the dataset; the step
+ * time, only within an experiment. */
+static bool is_more_like(const struct advice_cell *a, const struct advice_cell *b,
+                         const struct settings *s)
+{
+    const double step_ms = setting_number(s, "pace.mean_ms", NAN);
+    const int models = is_set_to(s, "model", a->model) - is_set_to(s, "model", b->model);
+    const int datasets = is_set_to(s, "dataset", a->dataset) - is_set_to(s, "dataset", b->dataset);
+    if (models != 0 || datasets != 0)
+        return models > 0 || (models == 0 && datasets > 0);
+    return is_of_same_data(a, b) &&
+           fabs(log(a->mean_ms / step_ms)) < fabs(log(b->mean_ms / step_ms)); /* NaN: false */
+}
+
+void advice_choose(struct advice *a, const struct settings *s)
+{
+    struct advice_cell chosen = a->cells[0];
     size_t count = 0;
-    for (size_t i = a->count; i-- > 0 && model != NULL;)
-        if (strcmp(a->cells[i].model, model) == 0)
-            chosen = &a->cells[i];
-    const char *experiment = chosen->experiment, *of = chosen->model;
+    for (size_t i = 1; i < a->count; i++)
+        if (is_more_like(&a->cells[i], &chosen, s))
+            chosen = a->cells[i];
     for (size_t i = 0; i < a->count; i++)
-        if (strcmp(a->cells[i].experiment, experiment) == 0 && strcmp(a->cells[i].model, of) == 0)
+        if (is_of_same_data(&a->cells[i], &chosen) &&
+            (a->cells[i].mean_ms == chosen.mean_ms ||
+             (isnan(a->cells[i].mean_ms) && isnan(chosen.mean_ms))))
             a->cells[count++] = a->cells[i];
     a->count = count;
 }
@@ -285,12 +318,6 @@ static void note_neighbours(struct advice *a, enum advice_axis axis,
         text_add(&a->unknown, "between %g and no limit\n", below);
     else
         text_add(&a->unknown, "between %g and %g\n", below, above);
-}
-
-static double setting_number(const struct settings *s, const char *key, double otherwise)
-{
-    const char *text = settings_find(s, key);
-    return text != NULL ? strtod(text, NULL) : otherwise;
 }
 
 /* The network of the map's model and steps that is to them what the user's network is to the

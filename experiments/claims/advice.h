@@ -50,9 +50,9 @@ struct advice {                /* zero-initialise; close with advice_close() */
  * program may be built without it (ERROR_USAGE). */
 status advice_open(struct advice *out, const char *results, const char *experiment) MUST_CHECK;
 void advice_close(struct advice *a);
-/* Keeps the cells of one experiment and model: this model (NULL: any) if the map has it, else the
- * map's first one. */
-void advice_choose(struct advice *a, const char *model);
+/* Keeps the cells of one experiment, model, dataset and mean step time: those of the settings if
+ * the map has them, else the map's first model and dataset, and the nearest step time. */
+void advice_choose(struct advice *a, const struct settings *s);
 /* Numbers of parameters of the user's model and of the map's; 1 and 1 if they are the same model or
  * one of them is external. */
 struct advice_sizes {

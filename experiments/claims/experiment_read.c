@@ -581,6 +581,7 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
     TRY(read_verdict(d, node_child(&d->root, "verdict"), e));
     TRY(read_map(d, node_child(&d->root, "map"), e));
     TRY(read_quick(d, node_child(&d->root, "quick"), e));
+    TRY(experiment_check_fitted(d, e));
     TRY(check_trial_seeds(d, e));
     TRY(experiment_check_budgets(e, false));
     TRY(experiment_check_budgets(e, true));

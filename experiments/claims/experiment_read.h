@@ -51,5 +51,8 @@ status experiment_read_tune(const struct yaml_tree *d, const struct experiment *
                             const struct node *map, struct arm *out) MUST_CHECK;
 /* Searched arms must have equal budgets. Grids may differ; the table shows their sizes. */
 status experiment_check_budgets(const struct experiment *e, bool quick) MUST_CHECK;
+/* The pace of a fitted arm is known only after the runs of another arm: too late for trials and for
+ * further seeds of a map. */
+status experiment_check_fitted(const struct yaml_tree *d, const struct experiment *e) MUST_CHECK;
 
 #endif

@@ -163,3 +163,37 @@ status experiment_check_budgets(const struct experiment *e, bool quick)
 done:
     return result;
 }
+
+static bool is_in_map(const struct experiment *e, const struct arm *arm)
+{
+    bool found = false;
+    for (size_t i = 0; i < e->side_count; i++)
+        for (size_t k = 0; k < e->sides[i].count; k++)
+            found = found || strcmp(e->sides[i].arms[k], arm->name) == 0;
+    return found;
+}
+
+status experiment_check_fitted(const struct yaml_tree *d, const struct experiment *e)
+{
+    status result = OK;
+    const struct node *arms = node_child(&d->root, "arms");
+    for (size_t i = 0; i < e->arm_count; i++) {
+        const struct arm *arm = &e->arms[i];
+        if (arm->fit == NULL)
+            continue;
+        if (arm->tune.space.count > 0) {
+            FAIL(ERROR_USAGE,
+                 "%s:%u: arm '%s' has keys fit and tune: its trials would have another pace than "
+                 "its runs; tune another arm, and give this one the settings found",
+                 d->name, node_child(arms, arm->name)->line, arm->name);
+        }
+        if (e->map_seeds > 0 && is_in_map(e, arm)) {
+            FAIL(ERROR_USAGE,
+                 "%s:%u: arm '%s' is fitted, and in a map with key seeds: it would not get the "
+                 "further seeds; remove seeds of the map, and give the experiment more seeds",
+                 d->name, node_child(arms, arm->name)->line, arm->name);
+        }
+    }
+done:
+    return result;
+}

@@ -118,7 +118,7 @@ status command_advise(int argc, char **argv)
     TRY(settings_read_arguments(&s, argc, argv));
     TRY(config_compose_unchecked(&o, &s));
     TRY(advice_open(&a, results, experiment));
-    advice_choose(&a, settings_find(&s, "model"));
+    advice_choose(&a, &s);
     TRY(compare_sizes(&a, &s, &sizes));
     advice_ask(&a, &s, &sizes);
     advice_print(&a, stdout);

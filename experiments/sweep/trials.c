@@ -149,13 +149,17 @@ static status add_run(struct trials *t, struct search_study *c, size_t trial, si
     struct settings all = {0}, point = {0};
     const struct trial *tried = &c->search.trials[trial];
     options *o = NULL;
+    struct text of = {0};
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)c->seeds.at[seed]);
     search_settings(&c->search, tried, &point);
     settings_add_all(&all, &c->base);
     settings_add_dotted_first(&all, &point);
     settings_add(&all, "seed", text, "search");
-    settings_add(&all, "trial_of", options_text(c->search.options, "search"), "search");
+    text_add(&of, "%s", options_text(c->search.options, "search"));
+    if (options_text(c->search.options, "search.per")[0] != '\0')
+        text_add(&of, " per=%s", options_text(c->search.options, "search.per"));
+    settings_add(&all, "trial_of", of.at, "search");
     if (tried->part < 1)
         TRY(shorten(&all, tried->part));
     TRY(config_compose(&o, &all));
@@ -166,6 +170,7 @@ static status add_run(struct trials *t, struct search_study *c, size_t trial, si
         add_to_title(&point, tried->part, &t->plan.runs[*run]);
 done:
     options_close(&o);
+    text_free(&of);
     settings_free(&all);
     settings_free(&point);
     return result;

@@ -240,6 +240,34 @@ static void a_fit_to_an_arm_outside_the_quick_part_is_refused(void **state)
     }
 }
 
+/* Its pace is known only after the runs of the other arm. */
+static void a_fitted_arm_has_neither_trials_nor_further_seeds(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tune, *seeds;
+        status wanted;
+    } of[] = {{"", "", OK},
+              {", tune: {lr: [0.1, 0.2]}", "", ERROR_USAGE},
+              {"", ", seeds: 4", ERROR_USAGE}};
+    struct experiment e;
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "name: fitted\nquestion: q\nsettings: {mode: async, model: softmax, epochs: 1}\n"
+                 "workers: [2]\narms:\n  real: {label: r}\n"
+                 "  fit: {label: f, fit: real, settings: {engine: virtual}%s}\n"
+                 "map: {one: [real], two: [fit]%s}\n",
+                 of[i].tune, of[i].seeds);
+        const status result = open_text(&e, text);
+        assert_int_equal(result, of[i].wanted);
+        if (result == OK)
+            experiment_close(&e);
+        else
+            assert_non_null(strstr(error_message(), ":7: arm 'fit'"));
+    }
+}
+
 /* The map has the seeds 1 to 8, the quick part 50, and one of its cells 60. */
 static void trials_with_seeds_of_runs_are_refused(void **state)
 {
@@ -333,6 +361,7 @@ int main(void)
         cmocka_unit_test(columns_may_be_combinations_of_several_axes),
         cmocka_unit_test(axes_that_do_not_fit_are_refused),
         cmocka_unit_test(a_fit_to_an_arm_outside_the_quick_part_is_refused),
+        cmocka_unit_test(a_fitted_arm_has_neither_trials_nor_further_seeds),
         cmocka_unit_test(trials_with_seeds_of_runs_are_refused),
         cmocka_unit_test(layers_on_one_line_overrule_a_length),
         cmocka_unit_test(a_command_line_that_removes_what_is_compared_is_refused),

@@ -243,6 +243,20 @@ static void expect_advice_from_csv(struct process_rig *r)
     process_expect_line(r, "Of 2 cells: ", "synchronous 1, asynchronous 1");
     process_expect_line(r, "network.gbps=5 ", "between 1 and 10");
     assert_null(strstr(process_output(r), "nan"));
+    /* Cells with other data or steps are another map. */
+    process_write(r, "steps.csv",
+                  "experiment,model,dataset,workers,mean_ms,gbps,ahead,margin,interval,n,metric\n"
+                  "a,lenet,cifar10,8,4,10,synchronous,0,0,3,loss\n"
+                  "a,lenet,fashion-mnist,8,4,10,synchronous,0,0,3,loss\n"
+                  "a,lenet,fashion-mnist,8,40,10,asynchronous,0,0,3,loss\n"
+                  "b,gpt,text,8,30,10,undecided,0,0,3,loss\n");
+    assert_int_equal(RIG_RUN(r, "advise", "results=steps.csv", "dataset=fashion-mnist",
+                             "network.gbps=10", "pace.mean_ms=40"),
+                     OK);
+    process_expect_line(r, "Of 1 cell: ", "asynchronous 1");
+    assert_null(strstr(process_output(r), "Not in the map"));
+    assert_int_equal(RIG_RUN(r, "advise", "results=steps.csv", "pace.mean_ms=40"), OK);
+    process_expect_line(r, "Ahead: ", "lenet on cifar10");
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=c"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "advise", "results=none.csv"), ERROR_RESULTS);
     process_write(r, "short.csv", "experiment,model,workers\na,gpt,4\na,4\n");

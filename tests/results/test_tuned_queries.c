@@ -125,6 +125,12 @@ static void only_tuning_and_searches_have_trials(void **state UNUSED)
     assert_int_equal(ask_for_trials("swept"), 0);
     rig_change("UPDATE run SET config = '{\"trial_of\": \"tpe\"}'");
     assert_int_equal(ask_for_trials("swept"), 1);
+    /* Searches of search.per are several, also if their trials differ in no column. */
+    rig_change("UPDATE run SET config = json_object('trial_of', 'tpe per=lr_scaling,delay', 'lr', "
+               "lr, 'delay', id)");
+    assert_int_equal(ask_for_trials("swept"), 2);
+    rig_change("UPDATE run SET config = json_set(config, '$.trial_of', 'tpe per=lr_scaling')");
+    assert_int_equal(ask_for_trials("swept"), 1);
     /* Data without classes. */
     rig_change("UPDATE run SET validation_accuracy = NULL");
     assert_int_equal(ask_for_trials("swept"), 1);

@@ -1,14 +1,19 @@
 -- The best trial of each search and of each tuned arm, and the number of trials
 -- :experiment = all  only the trials of one experiment
 -- Trials are the runs of tuning (NAME/tuning) and of searches (trial_of in the configuration; in older files, search= in the command
--- line). They are compared if their arm, rules, workers and cluster are equal (column cluster of run_with_settings), and in tuning also batch, delay and parameters of consistency, which may be axes of the
--- experiment. A trial with a diverged seed counts, and ranks last. best_by: accuracy on the validation split; loss if the data have
+-- line). A run that was there before its search is none. Trials are compared if their arm, rules, workers and cluster are equal (column
+-- cluster of run_with_settings); in tuning also batch, delay and parameters of consistency, which may be axes of the experiment; in a search
+-- also the keys of search.per. A trial with a diverged seed counts, and ranks last. best_by: accuracy on the validation split; loss if the data have
 -- no accuracy, and for an experiment without test accuracy. n: number of seeds with the settings of the best trial; for NAME/tuning, those
 -- that NAME made with these settings. test_accuracy: mean over these seeds, with sd and the ends of the 95 %
 -- interval, cut to 0 and 1; collapsed: number of these runs that predict one class.
 -- No rows: no trial of a search or of a tuned experiment has finished with a result on the validation split
 WITH trial_run AS (
     SELECT described.*, described.experiment LIKE '%/tuning' AS tuning, validation_accuracy,
+           CASE WHEN run.config ->> '$.trial_of' LIKE '% per=%' THEN
+               (SELECT group_concat(key || '=' || value, ' ') FROM json_each(run.config)
+                WHERE instr(replace(replace(run.config ->> '$.trial_of', ' per=', ','), ' ', ',') || ',', ',' || key || ','))
+           END AS levels_of_per,
            (SELECT validation_loss FROM last_evaluation WHERE run_id = run.id) AS validation_loss
     FROM run_with_settings AS described JOIN run ON run.id = described.id
     WHERE run.status IN ('finished', 'diverged')
@@ -29,7 +34,7 @@ trial AS (
                (SELECT group_concat(key || '=' || value, ' ') FROM (
                     SELECT key, value FROM json_each(settings)
                     WHERE key IN ('batch', 'delay') OR key LIKE 'consistency.%' ORDER BY key))
-           END AS axes,
+           ELSE levels_of_per END AS axes,
            sum(runs_of_seed) AS runs, avg(accuracy_of_seed) AS validation_accuracy,
            avg(loss_of_seed) AS validation_loss, max(seed_diverged) AS diverged, max(any_accuracy) AS accuracy
     FROM trial_of_seed
