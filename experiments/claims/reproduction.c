@@ -115,18 +115,27 @@ done:
     return result;
 }
 
-/* Whether this part has the run. *unit numbers the runs that are divided one by one; they come
- * after the choices of the tuning. It must not depend on the content of the results file. */
-static bool is_of_part(struct reproduction *r, const struct arm *arm, int64_t column, bool quick,
-                       size_t *unit)
+/* Whether this part has the run. Runs that are divided one by one come after the choices of the
+ * tuning. It must not depend on the content of the results file. */
+static status is_of_part(struct reproduction *r, const struct arm *arm, int64_t column,
+                         int64_t seed, bool quick, const struct settings *more, bool *out)
 {
+    status result = OK;
+    struct settings all = {0};
+    size_t position = 0;
+    *out = r->part.of == 0;
     if (r->part.of > 0 && arm->fit != NULL) {
         r->fitted++;
-        return false;
+    } else if (r->part.of > 0 && experiment_tune_space(arm, quick) != NULL) {
+        *out = tuning_has(&r->tuning, arm, column);
+    } else if (r->part.of > 0) {
+        experiment_settings(&r->e, arm, column, seed, quick, more, &all);
+        TRY(plan_position(&r->seen, &all, &position));
+        *out = plan_part_has(&r->part, r->tuning.seen.count + position);
     }
-    if (experiment_tune_space(arm, quick) != NULL)
-        return tuning_has(&r->tuning, arm, column);
-    return plan_part_has(&r->part, (*unit)++);
+done:
+    settings_free(&all);
+    return result;
 }
 
 status reproduction_lay_out(struct reproduction *r, bool quick, const struct settings *more)
@@ -135,15 +144,17 @@ status reproduction_lay_out(struct reproduction *r, bool quick, const struct set
     const struct experiment *e = &r->e;
     const struct int_list *columns = experiment_columns(e, quick);
     struct int_list seeds;
-    size_t unit = r->tuning.all.count;
+    bool wanted;
     experiment_seeds(e, quick, &seeds);
     r->later = r->fitted = 0;
     for (size_t s = 0; s < seeds.count; s++) {
         for (size_t w = 0; w < columns->count; w++) {
             for (size_t a = 0; a < e->arm_count; a++) {
                 const struct arm *arm = &e->arms[a];
-                if (experiment_has(e, arm, columns->at[w], seeds.at[s], quick) &&
-                    is_of_part(r, arm, columns->at[w], quick, &unit))
+                if (!experiment_has(e, arm, columns->at[w], seeds.at[s], quick))
+                    continue;
+                TRY(is_of_part(r, arm, columns->at[w], seeds.at[s], quick, more, &wanted));
+                if (wanted)
                     TRY(add_run(r, arm, columns->at[w], seeds.at[s], false, quick, more));
             }
         }
@@ -455,6 +466,7 @@ void reproduction_close(struct reproduction *r)
     cells_close(&r->cells);
     free(r->uses.at);
     plan_close(&r->plan);
+    plan_close(&r->seen);
     tuning_close(&r->tuning);
     experiment_close(&r->e);
 }

@@ -20,6 +20,7 @@ struct reproduction { /* zero-initialise */
     /* The caller sets the part before the first lay-out (plan.h). A part has whole choices of the
      * tuning with their runs, and single runs of arms that are neither tuned nor fitted. */
     struct plan_part part;
+    struct plan seen; /* with a part: such single runs of all parts */
     /* With a part: number of fitted runs. No part has them, because their settings contain the
      * number of a run in one results file. They are executed on the merged file. */
     size_t fitted;

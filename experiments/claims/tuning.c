@@ -35,26 +35,44 @@ static bool add_single_point(const struct tune_space *g, struct settings *out)
     return single;
 }
 
+/* The seeds of the trials: `single` without key seeds. */
+static struct int_list trial_seeds(const struct experiment *e, const struct tune_space *g,
+                                   int64_t *single)
+{
+    *single = experiment_trial_seed(e);
+    return g->seeds.count > 0 ? g->seeds : (struct int_list){.at = single, .count = 1};
+}
+
+/* What all trials of a choice have in common, with the first of their seeds. */
+static void trial_settings(const struct tuning *t, const struct arm *arm, int64_t column,
+                           bool quick, const struct settings *more, struct settings *out)
+{
+    const struct experiment *e = t->experiment;
+    int64_t single;
+    struct text name = {0};
+    const struct int_list seeds = trial_seeds(e, experiment_tune_space(arm, quick), &single);
+    experiment_settings(e, arm, column, seeds.at[0], quick, more, out);
+    text_add(&name, "%s/tuning", e->name);
+    settings_add(out, "experiment", name.at, e->file);
+    text_free(&name);
+}
+
 static status add_choice(struct tuning *t, const struct arm *arm, int64_t column, bool quick,
                          const struct settings *more)
 {
     status result = OK;
     const struct experiment *e = t->experiment;
     const struct tune_space *g = experiment_tune_space(arm, quick);
-    int64_t other = experiment_trial_seed(e);
-    const struct int_list single = {.at = &other, .count = 1};
-    const struct int_list *seeds = g->seeds.count > 0 ? &g->seeds : &single;
+    int64_t single;
+    const struct int_list seeds = trial_seeds(e, g, &single);
     struct settings base = {0};
-    struct text name = {0};
     struct choice *c = memory_append(&t->choices, &t->count, sizeof *c);
     *c = (struct choice){.arm = arm, .grid = g, .column = column, .study = SIZE_MAX};
     if (add_single_point(g, &c->settings))
         goto done;
-    experiment_settings(e, arm, column, seeds->at[0], quick, more, &base);
-    text_add(&name, "%s/tuning", e->name);
-    settings_add(&base, "experiment", name.at, e->file);
+    trial_settings(t, arm, column, quick, more, &base);
     c->study = t->trials.count;
-    TRY(trials_begin(&t->trials, &g->space, &g->search, &base, seeds));
+    TRY(trials_begin(&t->trials, &g->space, &g->search, &base, &seeds));
     t->trials.at[c->study].by_loss = e->metric != METRIC_ACCURACY;
 done:
     if (result != OK) {
@@ -63,7 +81,23 @@ done:
         result = error_add_context(result, "the tuning of arm %s with %s", arm->name, text);
     }
     settings_free(&base);
-    text_free(&name);
+    return result;
+}
+
+/* Whether `part` has the choice. */
+static status is_of_part(struct tuning *t, const struct arm *arm, int64_t column, bool quick,
+                         const struct plan_part *part, const struct settings *more, bool *out)
+{
+    status result = OK;
+    struct settings base = {0};
+    size_t position = 0;
+    if (part->of > 0) {
+        trial_settings(t, arm, column, quick, more, &base);
+        TRY(plan_position(&t->seen, &base, &position));
+    }
+    *out = plan_part_has(part, position);
+done:
+    settings_free(&base);
     return result;
 }
 
@@ -103,10 +137,12 @@ status tuning_lay_out(struct tuning *out, const struct experiment *e, bool quick
         for (size_t a = 0; a < e->arm_count; a++) {
             const struct arm *arm = &e->arms[a];
             const struct tune_space *g = experiment_tune_space(arm, quick);
+            bool wanted;
             if (g == NULL || !has_runs(e, arm, columns->at[w], quick) ||
                 !note_choice(out, arm, g, columns->at[w]))
                 continue;
-            if (plan_part_has(part, out->all.count - 1))
+            TRY(is_of_part(out, arm, columns->at[w], quick, part, more, &wanted));
+            if (wanted)
                 TRY(add_choice(out, arm, columns->at[w], quick, more));
         }
     }
@@ -118,6 +154,7 @@ done:
 void tuning_close(struct tuning *t)
 {
     trials_close(&t->trials);
+    plan_close(&t->seen);
     for (size_t i = 0; i < t->count; i++)
         settings_free(&t->choices[i].settings);
     free(t->choices);

@@ -8,7 +8,7 @@
  * the arm's own runs.
  *
  * With --part the choice of an arm in one column belongs to one part. That part has all its
- * trials and all runs with its settings.
+ * trials and all runs with its settings. Columns whose trials are the same runs belong to one part.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_TUNING_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_TUNING_H
@@ -34,6 +34,7 @@ struct tuning { /* zero-initialise */
         } * at;
         size_t count;
     } all;
+    struct plan seen; /* with a part: the first trials of all choices, without what is tuned */
     const struct experiment *experiment;
 };
 

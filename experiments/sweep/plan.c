@@ -110,6 +110,17 @@ bool plan_part_has(const struct plan_part *part, size_t index)
     return part->of == 0 || (index + index / part->of) % part->of == part->number - 1;
 }
 
+status plan_position(struct plan *seen, const struct settings *s, size_t *out)
+{
+    status result = OK;
+    options *o = NULL;
+    TRY(config_compose_unchecked(&o, s));
+    *out = plan_find_or_add(seen, &o);
+done:
+    options_close(&o);
+    return result;
+}
+
 void plan_keep_part(struct plan *p, const struct plan_part *part)
 {
     size_t kept = 0;

@@ -11,6 +11,8 @@
 
 #include <stdio.h>
 
+struct settings;
+
 enum planned_state {
     PLANNED_MISSING, /* not executed yet, or stopped */
     PLANNED_FINISHED,
@@ -79,6 +81,9 @@ void plan_close(struct plan *p);
 
 /* Whether the part has item `index` of a list. The sizes of two parts differ by at most one. */
 bool plan_part_has(const struct plan_part *part, size_t index);
+/* The position of the run with these settings among the different runs of `seen`; a new run is
+ * added to it. Equal runs have one position, and so are in one part. */
+status plan_position(struct plan *seen, const struct settings *s, size_t *out) MUST_CHECK;
 /* Removes the runs of other parts. Call it before plan_look_up(). */
 void plan_keep_part(struct plan *p, const struct plan_part *part);
 /* The key that finds the run in its results file; it points into `r`. */

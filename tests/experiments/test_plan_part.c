@@ -139,12 +139,41 @@ static void the_parts_of_every_experiment_are_together_its_runs(void **state)
     }
 }
 
+/* Damping has no effect on arms of mode=sync: their runs with both levels are the same. */
+static void runs_of_several_columns_are_in_one_part(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "name: shared\nquestion: q\n"
+        "settings: {engine: virtual, pace: gamma, dataset: gaussian, model: softmax, updates: 5}\n"
+        "axes: {damping: [none, inverse], workers: [2, 4]}\nseeds: [1, 2, 3]\n"
+        "arms:\n"
+        "  sync: {label: s, settings: {mode: sync}}\n"
+        "  async: {label: a, settings: {mode: async}}\n"
+        "  tuned: {label: t, settings: {mode: sync}, tune: {lr: [0.1, 0.2]}}\n";
+    char path[128];
+    struct lines whole = {0};
+    snprintf(path, sizeof path, "%s/shared.yaml", scratch_folder());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    add_part(&whole, path, false, (struct plan_part){0});
+    /* sync 2 × 3, async 4 × 3, trials 2 × 2; the runs of tuned are not known yet. */
+    assert_int_equal(whole.count, 6 + 12 + 4);
+    qsort(whole.at, whole.count, sizeof *whole.at, by_text);
+    for (unsigned parts = 2; parts <= 5; parts++)
+        expect_whole(&whole, path, false, parts);
+    free_lines(&whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_item_is_in_one_part_and_sizes_differ_by_one_at_most),
         cmocka_unit_test(a_part_has_items_of_every_arm),
         cmocka_unit_test(the_parts_of_every_experiment_are_together_its_runs),
+        cmocka_unit_test(runs_of_several_columns_are_in_one_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
