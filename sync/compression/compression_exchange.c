@@ -12,20 +12,21 @@
  * P·(P − 1) × the bytes of a code, and as much work on each rank. That is less than float32 if a
  * code has less than 2/P of its bytes.
  *
- * In both cases, the uncompressed notes and a flag that the gradient is finite are exchanged first:
- * P·(P − 1) × 28 bytes. If any gradient or note is not finite, no code is sent: the values would
- * stay in the residuals for ever.
+ * In both cases, the uncompressed notes and a flag are exchanged first: P·(P − 1) × 28 bytes. The
+ * flag is set if no update takes the gradient (optimizer_takes()). If a flag is set, or a note is
+ * not finite, no code is sent: the values would stay in the residuals for ever.
  */
 #include "sync/compression/compression_exchange.h"
 
 #include "base/memory.h"
 #include "base/vector.h"
 #include "sync/communicator/ranks.h"
+#include "worker/optimizer/optimizer.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { NOTES_AND_FLAG = COMMUNICATOR_NOTES + 1 }; /* flag: 1 if the gradient is not finite */
+enum { NOTES_AND_FLAG = COMMUNICATOR_NOTES + 1 }; /* flag: 1 if no update takes the gradient */
 
 static const char what[] = "the mean of compressed gradients";
 
@@ -236,7 +237,7 @@ done:
     return result;
 }
 
-/* *finite ← whether the gradients and notes of all ranks are finite. */
+/* *finite ← whether updates take the gradients of all ranks, and all notes are finite. */
 static status mean_of_notes(const compression *z, communicator *c, const float *gradient,
                             float *notes, bool *finite)
 {
@@ -246,7 +247,8 @@ static status mean_of_notes(const compression *z, communicator *c, const float *
     MPI_Request request;
 
     memcpy(own, notes, COMMUNICATOR_NOTES * sizeof *own);
-    own[COMMUNICATOR_NOTES] = isfinite(vector_sum_of_squares(z->count, gradient)) ? 0.0f : 1.0f;
+    own[COMMUNICATOR_NOTES] =
+        optimizer_takes(vector_sum_of_squares(z->count, gradient), 1) ? 0.0f : 1.0f;
     TRY(ranks_check(MPI_Iallgather(own, NOTES_AND_FLAG, MPI_FLOAT, z->exchange->notes,
                                    NOTES_AND_FLAG, MPI_FLOAT, c->ranks->world, &request),
                     what));

@@ -21,8 +21,9 @@ status compression_join(compression *z, communicator *c) MUST_CHECK;
 void compression_leave(compression *z);
 /* gradient[0..count) ← the mean over ranks of the decoded gradients, in rank order: the same bits
  * on every rank and for any `reduction`. notes[0..COMMUNICATOR_NOTES) ← their mean, uncompressed.
- * If a gradient or note of any rank is not finite, gradient[0] becomes NaN on all ranks and
- * residuals stay unchanged. Collective; allocates nothing. */
+ * If no update takes the gradient of a rank (optimizer_takes()), or a note is not finite,
+ * gradient[0] becomes NaN on all ranks and residuals stay unchanged. Collective; allocates nothing.
+ */
 status compression_mean(compression *z, communicator *c, float *gradient, float *notes) MUST_CHECK;
 
 #endif

@@ -130,8 +130,8 @@ done:
     return result;
 }
 
-/* If the gradient or loss of one rank is not finite, the result is not finite on any rank, and
- * residuals stay unchanged. */
+/* If the gradient or loss of one rank is not finite, or no update takes the gradient, the result is
+ * not finite on any rank, and residuals stay unchanged. */
 static status check_not_finite(communicator *c, const char *name, size_t count)
 {
     status result = OK;
@@ -142,15 +142,17 @@ static status check_not_finite(communicator *c, const char *name, size_t count)
     TRY(model_open(&m, name, c->size, count));
     TRY(compression_rig_open(&z, name, NULL, count, NULL, 0));
     TRY(compression_join(z, c));
-    for (unsigned update = 0; update < 4; update++) {
+    for (unsigned update = 0; update < 5; update++) {
         float notes[COMMUNICATOR_NOTES] = {0};
         gradient_of(c->rank, update, count, data);
         if (update == 1 && c->rank == 1)
             data[count - 1] = INFINITY;
         if (update == 2 && c->rank == 0)
             notes[0] = NAN;
+        if (update == 3 && c->rank == 1)
+            data[count - 1] = 1e25f;
         TRY(compression_mean(z, c, data, notes));
-        if (update == 1 || update == 2) {
+        if (update >= 1 && update <= 3) {
             if (isfinite(data[0]) || (update == 2 && !isnan(notes[0])))
                 FAIL(ERROR_OTHER, "update %u: the result is finite", update);
             continue;
