@@ -22,8 +22,8 @@ void compression_leave(compression *z);
 /* gradient[0..count) ← the mean over ranks of the decoded gradients, in rank order: the same bits
  * on every rank and for any `reduction`. notes[0..COMMUNICATOR_NOTES) ← their mean, uncompressed.
  * If no update takes the gradient of a rank (optimizer_takes()), or a note is not finite,
- * gradient[0] becomes NaN on all ranks and residuals stay unchanged. Collective; allocates nothing.
- */
+ * gradient[0] becomes NaN on all ranks and residuals stay unchanged. Collective. Allocates
+ * nothing. */
 status compression_mean(compression *z, communicator *c, float *gradient, float *notes) MUST_CHECK;
 
 #endif

@@ -212,53 +212,29 @@ static void layers_on_one_line_overrule_a_length(void **state)
     experiment_close(&e);
 }
 
-/* A fitted arm would never run in the quick part. */
-static void a_fit_to_an_arm_outside_the_quick_part_is_refused(void **state)
+/* A fitted arm would never run in the quick part if the other arm does not. Its pace is known too
+ * late for trials, and for further seeds of a map. */
+static void a_fit_that_cannot_be_made_is_refused(void **state)
 {
     (void)state;
     static const struct {
-        const char *from, *to;
+        const char *from, *to, *map;
         status wanted;
-    } of[] = {{"", "", OK},
-              {"", ", quick: false", OK},
-              {", quick: false", ", quick: false", OK},
-              {", quick: false", "", ERROR_USAGE}};
+    } of[] = {{"", "", "", OK},
+              {"", ", quick: false", "", OK},
+              {", quick: false", ", quick: false", "", OK},
+              {", quick: false", "", "", ERROR_USAGE},
+              {"", ", tune: {lr: [0.1, 0.2]}", "", ERROR_USAGE},
+              {"", "", ", seeds: 4", ERROR_USAGE}};
     struct experiment e;
     for (size_t i = 0; i < COUNT_OF(of); i++) {
         char text[512];
         snprintf(text, sizeof text,
                  "name: fitted\nquestion: q\nsettings: {mode: async, model: softmax, epochs: 1}\n"
                  "workers: [2]\narms:\n  real: {label: r%s}\n"
-                 "  fit: {label: f, fit: real, settings: {engine: virtual}%s}\n",
-                 of[i].from, of[i].to);
-        const status result = open_text(&e, text);
-        assert_int_equal(result, of[i].wanted);
-        if (result == OK)
-            experiment_close(&e);
-        else
-            assert_non_null(strstr(error_message(), "'fit'"));
-    }
-}
-
-/* Its pace is known only after the runs of the other arm. */
-static void a_fitted_arm_has_neither_trials_nor_further_seeds(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *tune, *seeds;
-        status wanted;
-    } of[] = {{"", "", OK},
-              {", tune: {lr: [0.1, 0.2]}", "", ERROR_USAGE},
-              {"", ", seeds: 4", ERROR_USAGE}};
-    struct experiment e;
-    for (size_t i = 0; i < COUNT_OF(of); i++) {
-        char text[512];
-        snprintf(text, sizeof text,
-                 "name: fitted\nquestion: q\nsettings: {mode: async, model: softmax, epochs: 1}\n"
-                 "workers: [2]\narms:\n  real: {label: r}\n"
                  "  fit: {label: f, fit: real, settings: {engine: virtual}%s}\n"
                  "map: {one: [real], two: [fit]%s}\n",
-                 of[i].tune, of[i].seeds);
+                 of[i].from, of[i].to, of[i].map);
         const status result = open_text(&e, text);
         assert_int_equal(result, of[i].wanted);
         if (result == OK)
@@ -360,8 +336,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_may_be_combinations_of_several_axes),
         cmocka_unit_test(axes_that_do_not_fit_are_refused),
-        cmocka_unit_test(a_fit_to_an_arm_outside_the_quick_part_is_refused),
-        cmocka_unit_test(a_fitted_arm_has_neither_trials_nor_further_seeds),
+        cmocka_unit_test(a_fit_that_cannot_be_made_is_refused),
         cmocka_unit_test(trials_with_seeds_of_runs_are_refused),
         cmocka_unit_test(layers_on_one_line_overrule_a_length),
         cmocka_unit_test(a_command_line_that_removes_what_is_compared_is_refused),
