@@ -331,6 +331,7 @@ static status combinations(const struct sweep_request *r, struct sweep *s)
         printf("; %zu more left out: %s", invalid, why.at);
     printf("\n");
     fflush(stdout);
+    plan_warn_of_warmup(&plan);
     if (r->dry)
         plan_print(&plan, stdout);
     else

@@ -232,8 +232,12 @@ done:
 
 void role_warn_of_warmup(const options *o, uint64_t total_samples, uint64_t epoch_samples)
 {
-    if (getenv(QUEUED_TITLE) == NULL && options_text(o, "experiment")[0] == '\0')
-        schedule_warn_of_length(o, total_samples, epoch_samples);
+    const char *key = schedule_unended_warmup(o, total_samples, epoch_samples);
+    if (key == NULL || getenv(QUEUED_TITLE) != NULL || options_text(o, "experiment")[0] != '\0')
+        return;
+    log_warning("training is not longer than its warm-up (%s=%s), so the learning rate never "
+                "reaches its full value; set a smaller %s, or train for longer",
+                key, options_value(o, key), key);
 }
 
 /* ---- the end ------------------------------------------------------------------------------------

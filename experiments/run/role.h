@@ -54,8 +54,8 @@ status role_end(struct role_process *p, status ended, const struct training_outc
 status role_server_length(const options *o, uint64_t epoch_samples,
                           struct training_length *out) MUST_CHECK;
 
-/* Warns if training ends before its warm-up does. The runs of sweeps and experiments are not
- * commented. */
+/* Warns if training ends before its warm-up does. For the runs of sweeps plan_warn_of_warmup() does
+ * so, once; those of experiments are not commented. */
 void role_warn_of_warmup(const options *o, uint64_t total_samples, uint64_t epoch_samples);
 
 /* Removes "KEY=3" from the settings and sets *out to its number. *out is unchanged if there is no

@@ -9,6 +9,7 @@
 #include "experiments/run/run_summary_text.h"
 #include "experiments/sweep/precision_choice.h"
 #include "results/query/query.h"
+#include "worker/optimizer/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -202,6 +203,38 @@ static size_t in_state(const struct plan *p, enum planned_state state)
     for (size_t i = 0; i < p->count; i++)
         count += p->runs[i].state == state;
     return count;
+}
+
+static const char *unended_warmup(const options *o)
+{
+    const bool updates = options_integer(o, "updates") > 0;
+    const bool seconds = options_real(o, "seconds") > 0;
+    const uint64_t epoch = 1 << 20; /* cancels out, because the units are the same */
+    if (options_integer(o, "samples") > 0 ||
+        (updates && options_integer(o, "warmup_updates") == 0) ||
+        (seconds && options_real(o, "warmup_seconds") == 0))
+        return NULL;
+    return schedule_unended_warmup(o, (uint64_t)(options_real(o, "epochs") * (double)epoch), epoch);
+}
+
+void plan_warn_of_warmup(const struct plan *p)
+{
+    size_t count = 0;
+    const char *key = NULL, *value = NULL;
+    for (size_t i = 0; i < p->count; i++) {
+        const options *o = p->runs[i].settings;
+        const char *of = p->runs[i].state == PLANNED_MISSING ? unended_warmup(o) : NULL;
+        if (of != NULL && count++ == 0) {
+            key = of;
+            value = options_value(o, of);
+        }
+    }
+    if (count > 0) {
+        log_warning("training of %zu of %zu runs is not longer than its warm-up (%s=%s), so the "
+                    "learning rate never reaches its full value; set a smaller %s, or train for "
+                    "longer",
+                    count, p->count, key, value, key);
+    }
 }
 
 size_t plan_missing(const struct plan *p)

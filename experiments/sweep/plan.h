@@ -107,6 +107,10 @@ int plan_by_priority(const void *a, const void *b);
 /* ERROR_USAGE if runs are missing and two runs would write the same checkpoint or trace. */
 status plan_check_files(const struct plan *p) MUST_CHECK;
 
+/* Warns once if missing runs end before their warm-up does. Runs whose length and warm-up have
+ * different units are not checked, because the number of samples in an epoch is not known here. */
+void plan_warn_of_warmup(const struct plan *p);
+
 /* Removes "--jobs N", "--oversubscribe" and "--part K/N" from argv. ERROR_USAGE */
 status plan_options_read(struct plan_options *out, int *argc, char **argv) MUST_CHECK;
 /* Puts the missing runs into the queue of their results file and executes them, several at a time,

@@ -322,6 +322,7 @@ status sweep_search(const struct settings *read, const struct plan_options *how,
         printf(" with %zu seeds, %zu runs", seeds, planned + later);
     printf(": %zu to run, %zu there already\n", missing + later, planned - missing);
     fflush(stdout);
+    plan_warn_of_warmup(&h.trials.plan);
     if (dry) {
         plan_print(&h.trials.plan, stdout);
         if (later > 0)

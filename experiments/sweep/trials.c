@@ -100,19 +100,30 @@ done:
 /* ---- runs ---------------------------------------------------------------------------------------
  */
 
+static bool is_whole(const options *o, const char *key)
+{
+    for (size_t i = 0; i < options_count(o); i++)
+        if (strcmp(options_at(o, i)->key, key) == 0)
+            return options_at(o, i)->type == OPTION_INTEGER;
+    return false;
+}
+
 static void add_scaled(const options *o, const char *key, double part, struct settings *out)
 {
     char value[32];
-    const bool whole = strstr(key, "updates") != NULL || strcmp(key, "samples") == 0;
+    const bool whole = is_whole(o, key);
     double number = options_real(o, key) * part;
     snprintf(value, sizeof value, whole ? "%.0f" : "%.6g",
              whole ? fmax(1, nearbyint(number)) : number);
     settings_add(out, key, value, "search");
 }
 
-/* Multiplies the length of the run and of its warm-up by `part`. */
+/* Multiplies the length of the run, and of its phases, by `part`. */
 static status shorten(struct settings *all, double part)
 {
+    static const char *const phases[] = {"post_local_epoch", "delay_annealing",
+                                         "compression.warmup_epochs", "optimizer.center",
+                                         "optimizer.period"};
     status result = OK;
     options *o = NULL;
     TRY(config_compose(&o, all));
@@ -125,6 +136,9 @@ static status shorten(struct settings *all, double part)
                                                                   : "warmup_epochs";
     add_scaled(o, length, part, all);
     add_scaled(o, warmup, part, all);
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
+        if (options_declared(o, phases[i]) && options_real(o, phases[i]) > 0)
+            add_scaled(o, phases[i], part, all);
 done:
     options_close(&o);
     return result;

@@ -326,6 +326,24 @@ static void a_run_without_length_is_an_error_and_too_many_threads_a_warning(void
     assert_null(strstr(process_errors(r), "warning: "));
 }
 
+static void a_sweep_warns_if_training_is_not_longer_than_its_warm_up(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const lengths[][3] = {{"epochs=2,1", "warmup_epochs=1", "2 of 4"},
+                                             {"updates=9,8", "warmup_updates=8", "2 of 4"},
+                                             {"seconds=3,2", "warmup_seconds=3", "4 of 4"},
+                                             {"search=tpe", "epochs=1", "warmup_epochs=1"}};
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+        assert_int_equal(RIG_RUN(r, "sweep", RIG_DATA, lengths[i][0], lengths[i][1],
+                                 "momentum=0,0.9", "--dry-run"),
+                         OK);
+        process_expect_errors_contain(r, lengths[i][2]);
+    }
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_DATA, "epochs=2,3", "momentum=0,0.9", "--dry-run"),
+                     OK);
+    assert_null(strstr(process_errors(r), "warning: "));
+}
+
 static void a_list_may_have_spaces_between_its_values(void **state)
 {
     struct process_rig *r = *state;
@@ -343,6 +361,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(a_list_may_have_spaces_between_its_values),
+        TEST(a_sweep_warns_if_training_is_not_longer_than_its_warm_up),
         TEST(a_run_without_length_is_an_error_and_too_many_threads_a_warning),
         TEST(a_run_under_a_launcher_is_refused_with_advice),
         TEST(a_worker_that_waits_for_its_server_can_be_stopped),

@@ -499,14 +499,16 @@ static void searches_per_key_have_equal_budgets(void **state)
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "workers=2", "search=halving",
                              "search.trials=2", "search.eta=2", "search.per=damping",
-                             "damping=none,inverse", "lr=0.001..1:log", "seed=1,2", "--quiet"),
+                             "damping=none,inverse", "lr=0.001..1:log", "seed=1,2", "--quiet",
+                             "compression=dgc", "compression.warmup_epochs=0.2", "optimizer=sgd"),
                      OK);
-    /* For each damping: 2 half runs and 1 full run, each with 2 seeds. */
-    process_expect_answer(r,
-                          "SELECT group_concat(damping || samples_used || '*' || n, ' ') FROM "
-                          "(SELECT damping, samples_used, count(*) AS n FROM run GROUP BY damping, "
-                          "samples_used ORDER BY damping, samples_used)",
-                          "inverse300*4 inverse600*2 none300*4 none600*2");
+    /* For each damping: 2 runs of half length, 1 of full length, each with 2 seeds. */
+    process_expect_answer(
+        r,
+        "SELECT group_concat(damping || samples_used || '@' || c || '*' || n, ' ') FROM (SELECT "
+        "damping, samples_used, config ->> '$.\"compression.warmup_epochs\"' AS c, count(*) AS n "
+        "FROM run GROUP BY 1, 2, 3 ORDER BY 1, 2)",
+        "inverse300@0.1*4 inverse600@0.2*2 none300@0.1*4 none600@0.2*2");
     process_expect_line(r, "damping=inverse", "halving");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "search=random", "search.trials=5",
                              "momentum=0,0.9", "--quiet"),

@@ -96,21 +96,19 @@ done:
     return result;
 }
 
-void schedule_warn_of_length(const options *o, uint64_t total_samples, uint64_t epoch_samples)
+const char *schedule_unended_warmup(const options *o, uint64_t total_samples,
+                                    uint64_t epoch_samples)
 {
     struct schedule s;
     if (schedule_open(&s, o, 1, total_samples, epoch_samples) != OK)
-        return;
+        return NULL;
     const bool timed = s.warmup_seconds > 0;
     const double length = timed ? s.warmup_seconds : s.warmup_samples;
-    const char *key = timed                                      ? "warmup_seconds"
-                      : options_integer(o, "warmup_updates") > 0 ? "warmup_updates"
-                                                                 : "warmup_epochs";
-    if (length > 0 && length >= (timed ? s.total_seconds : s.total_samples)) {
-        log_warning("training is not longer than its warm-up (%s=%s), so the learning rate never "
-                    "reaches its full value; set a smaller %s, or train for longer",
-                    key, options_value(o, key), key);
-    }
+    if (length <= 0 || length < (timed ? s.total_seconds : s.total_samples))
+        return NULL;
+    return timed                                      ? "warmup_seconds"
+           : options_integer(o, "warmup_updates") > 0 ? "warmup_updates"
+                                                      : "warmup_epochs";
 }
 
 static double progress_at(const struct schedule *s, double sample)

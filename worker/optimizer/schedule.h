@@ -56,8 +56,9 @@ struct schedule {
  * updates, or warmup_seconds without seconds. */
 status schedule_open(struct schedule *out, const options *o, unsigned workers,
                      uint64_t total_samples, uint64_t epoch_samples) MUST_CHECK;
-/* Warns if training is not longer than its warm-up. */
-void schedule_warn_of_length(const options *o, uint64_t total_samples, uint64_t epoch_samples);
+/* The key that sets the warm-up, if training is not longer than the warm-up; otherwise NULL. */
+const char *schedule_unended_warmup(const options *o, uint64_t total_samples,
+                                    uint64_t epoch_samples);
 /* Sets the training time at which the rates below are asked for; used with key seconds alone. */
 static inline void schedule_at(struct schedule *s, double seconds)
 {
