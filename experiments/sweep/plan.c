@@ -316,6 +316,12 @@ status plan_check_failed(const struct plan *p)
              "command again after they have ended",
              in_state(p, PLANNED_ELSEWHERE), p->count, ids.at);
     }
+    if (in_state(p, PLANNED_DROPPED) > 0) {
+        FAIL(ERROR_OTHER,
+             "%zu of %zu runs were taken out of the queue by `gradlag sweep --drop`; run the same "
+             "command again to execute them",
+             in_state(p, PLANNED_DROPPED), p->count);
+    }
 done:
     text_free(&ids);
     return result;

@@ -95,7 +95,8 @@ size_t plan_missing(const struct plan *p);
 size_t plan_failed(const struct plan *p);
 /* The score of a finished run. ERROR_USAGE: its data have no validation split. */
 status plan_score(const struct planned_run *r, struct plan_score *out) MUST_CHECK;
-/* ERROR_OTHER if runs failed, or another host still executes some: how many, and what to do. */
+/* ERROR_OTHER if runs failed, another host still executes some, or some were taken out of the
+ * queue: how many, and what to do. */
 status plan_check_failed(const struct plan *p) MUST_CHECK;
 /* "4 finished (1 collapsed to one class), 0 diverged, 0 failed", and remarks. */
 status plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE *to) MUST_CHECK;

@@ -259,23 +259,6 @@ done:
     return result;
 }
 
-/* Another command may have taken trials out of the queue. */
-static status check_ended(const struct search_sweep *h)
-{
-    status result = OK;
-    size_t open = 0;
-    for (size_t i = 0; i < h->trials.count; i++)
-        open += !search_has_ended(&h->trials.at[i].search);
-    if (open > 0) {
-        FAIL(ERROR_OTHER,
-             "%zu of %zu searches have not ended, because trials were taken out of the queue; run "
-             "the same command again to continue",
-             open, h->trials.count);
-    }
-done:
-    return result;
-}
-
 static status execute(struct search_sweep *h, const struct plan_options *how, bool again)
 {
     status result = OK;
@@ -296,7 +279,6 @@ static status execute(struct search_sweep *h, const struct plan_options *how, bo
         TRY(plan_print_outcome(p, how, stdout));
     }
     TRY(plan_check_failed(p));
-    TRY(check_ended(h));
 done:
     return result;
 }

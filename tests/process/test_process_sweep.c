@@ -320,7 +320,7 @@ static void dropping_the_queue_leaves_the_running_run_alone(void **state)
     assert_int_equal(RIG_RUN(other, "sweep", "--drop", results), OK);
     assert_int_equal(RIG_RUN(other, "sweep", RIG_SMALL, VIRTUAL, "seed=9", results), OK);
     kill(r->pid, SIGCONT);
-    assert_int_equal(process_wait(r), OK);
+    assert_int_equal(process_wait(r), ERROR_OTHER);
     process_expect_answer(r, "SELECT group_concat(status || ' ' || seed, ', ') FROM run",
                           "\"finished 1, finished 9\"");
     process_tear_down((void **)&other);
