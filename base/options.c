@@ -215,12 +215,13 @@ static const char *whole_key_of(const options *o, const char *key)
     return NULL;
 }
 
-/* If the key belongs to an entry that is not chosen (damping.power, damping=inverse), the error
- * names that entry. */
+/* If the key belongs to entries that are not chosen (damping.power, damping=inverse), the error
+ * names them. */
 static status unknown_key(const options *o, const char *key, const char *origin)
 {
     enum { FEW = 24 }; /* most keys that the message lists, for example those of a benchmark */
     status result = OK;
+    struct text owners = {0};
     const char *dot = strchr(key, '.');
     for (size_t i = 0; dot != NULL && i < o->count; i++) {
         const struct option *chooser = o->entries[i].option;
@@ -230,12 +231,13 @@ static status unknown_key(const options *o, const char *key, const char *origin)
             continue;
         for (size_t j = 0; j < chooser->registry->count; j++) {
             const struct about *about = chooser->registry->entries[j];
-            for (const struct option *its = about->options; its && its->key; its++) {
-                if (strcmp(its->key, key) == 0) {
-                    FAIL(ERROR_USAGE, "%s: key %s belongs to %s=%s, but %s=%s is set", origin, key,
-                         chooser->key, about->name, chooser->key, options_value(o, chooser->key));
-                }
-            }
+            for (const struct option *its = about->options; its && its->key; its++)
+                if (strcmp(its->key, key) == 0)
+                    text_add(&owners, "%s%s", owners.length > 0 ? ", " : "", about->name);
+        }
+        if (owners.length > 0) {
+            FAIL(ERROR_USAGE, "%s: key %s belongs to %s=%s, but %s=%s is set", origin, key,
+                 chooser->key, owners.at, chooser->key, options_value(o, chooser->key));
         }
     }
     struct suggestion known = {.wanted = key};
@@ -249,6 +251,7 @@ static status unknown_key(const options *o, const char *key, const char *origin)
     const char *instead = o->count > FEW ? "`gradlag list keys` shows all" : NULL;
     result = suggestion_fail(&known, instead, "%s: there is no key", origin);
 done:
+    text_free(&owners);
     return result;
 }
 

@@ -133,7 +133,7 @@ static void add_run(struct cells *c, const struct run_use *use, struct cell_samp
     if (!use->further && (r->state == PLANNED_DIVERGED || r->state == PLANNED_FINISHED))
         cell->unmeasured--;
     cell->diverged += r->state == PLANNED_DIVERGED;
-    cell->own_diverged += !use->further && r->state == PLANNED_DIVERGED;
+    cell->unscored += !use->further && r->state == PLANNED_DIVERGED;
     cell->died += r->state == PLANNED_DIVERGED;
     cell->failed += r->state == PLANNED_FAILED;
     if (r->state != PLANNED_FINISHED)
@@ -142,6 +142,7 @@ static void add_run(struct cells *c, const struct run_use *use, struct cell_samp
     cell->finished++;
     cell->staleness_spread_too_wide += isfinite(f.expected_cv);
     c->scores[index] = score_of(c, &f);
+    cell->unscored += !use->further && !isfinite(c->scores[index]);
     sample_add(&samples[cell - c->at].score, c->scores[index]);
     if (!use->further)
         sample_add(&samples[cell - c->at].choice, choice_of(c, &f));
@@ -173,9 +174,10 @@ static void average(struct cell *cell, const struct cell_samples *samples)
     for (size_t i = 0; i < COUNT_OF(means); i++)
         *means[i] = n > 0 ? *means[i] / n : NAN;
     cell->died /= n + cell->diverged;
-    cell->score = scores->n == cell->finished ? sample_mean(scores) : NAN;
-    cell->deviation = sample_deviation(scores);
-    cell->interval = sample_interval(scores);
+    const bool whole = scores->n == cell->finished;
+    cell->score = whole ? sample_mean(scores) : NAN;
+    cell->deviation = whole ? sample_deviation(scores) : NAN;
+    cell->interval = whole ? sample_interval(scores) : NAN;
     cell->choice = sample_mean(&samples->choice);
 }
 
@@ -239,30 +241,37 @@ void cells_close(struct cells *c)
 /* ---- pairs --------------------------------------------------------------------------------------
  */
 
-/* The score of the cell's run with this seed; NaN: it has none. */
-static double score_with(const struct cells *c, const struct cell *cell, int64_t seed)
+/* The score of the cell's run with this seed; false: it has none. */
+static bool find_score(const struct cells *c, const struct cell *cell, int64_t seed, double *out)
 {
     for (size_t i = 0; i < c->uses->count; i++) {
         const size_t run = c->uses->at[i].run;
         if (cell_has(cell, &c->uses->at[i]) &&
-            options_integer(c->plan->runs[run].settings, "seed") == seed)
-            return c->scores[run];
+            options_integer(c->plan->runs[run].settings, "seed") == seed) {
+            *out = c->scores[run];
+            return true;
+        }
     }
-    return NAN;
+    return false;
 }
 
 void cells_pair(const struct cells *c, const struct cell *a, const struct cell *b,
                 struct paired *out)
 {
     struct sample differences = {0};
+    unsigned pairs = 0;
     for (size_t i = 0; i < c->uses->count; i++) {
         const size_t run = c->uses->at[i].run;
-        if (cell_has(a, &c->uses->at[i])) {
-            const int64_t seed = options_integer(c->plan->runs[run].settings, "seed");
-            sample_add(&differences, c->scores[run] - score_with(c, b, seed));
+        const struct planned_run *r = &c->plan->runs[run];
+        double other;
+        if (cell_has(a, &c->uses->at[i]) && cells_have_run(c, r) &&
+            find_score(c, b, options_integer(r->settings, "seed"), &other)) {
+            sample_add(&differences, c->scores[run] - other);
+            pairs++;
         }
     }
     *out = (struct paired){.n = differences.n,
+                           .missing = pairs - differences.n,
                            .mean = sample_mean(&differences),
                            .deviation = sample_deviation(&differences),
                            .interval = sample_interval(&differences)};

@@ -27,8 +27,8 @@ struct cell {
     int64_t column;
     char title[64]; /* "16 workers", "delay=1" */
     unsigned planned, finished, diverged, failed;
-    unsigned unmeasured;   /* runs with the experiment's own seeds that have not ended, or failed */
-    unsigned own_diverged; /* runs with these seeds that diverged */
+    unsigned unmeasured; /* runs with the experiment's own seeds that have not ended, or failed */
+    unsigned unscored;   /* runs with these seeds that diverged, or whose score is not finite */
     double choice; /* mean over finished runs with these seeds: the score on the validation split;
                       of data without one on the test split. NaN: no finished run */
     unsigned staleness_spread_too_wide; /* finished runs whose staleness spreads wider than their
@@ -37,7 +37,7 @@ struct cell {
     double accuracy, loss, validation, validation_loss;
     double score;               /* in the experiment's metric: percent or loss */
     double deviation, interval; /* of the score; interval: half of the 95 % interval. NaN for fewer
-                                   than two finished runs */
+                                   than two finished runs, or if a score is not finite */
     double seconds, updates;    /* of training; with engine=virtual in virtual seconds */
     double updates_per_second, samples_per_second;
     double staleness, staleness_cv, staleness_max; /* max: over all runs */
@@ -46,7 +46,7 @@ struct cell {
 };
 /* Score of one cell − score of another, over the seeds that both have finished. */
 struct paired {
-    unsigned n;
+    unsigned n, missing;              /* missing: pairs of runs of which one has no finite score */
     double mean, deviation, interval; /* mean NaN for n < 1; the others NaN for n < 2 */
 };
 struct cells {

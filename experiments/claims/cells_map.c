@@ -20,12 +20,12 @@ static bool is_in_column(const struct cells *c, const char *name, int64_t column
     return experiment_arm_has(c->experiment, arm, column) && (!c->quick || arm->quick);
 }
 
-/* A mean over the seeds that survived does not compare: a cell with a diverged run comes last.
- * Further seeds do not count: arms that did not get them would be preferred. */
+/* A mean over the seeds that survived does not compare: a cell with a run without a score comes
+ * last. Further seeds do not count: arms that did not get them would be preferred. */
 static bool is_chosen_over(const struct cells *c, const struct cell *a, const struct cell *b)
 {
-    if (b == NULL || (a->own_diverged > 0) != (b->own_diverged > 0))
-        return b == NULL || b->own_diverged > 0;
+    if (b == NULL || (a->unscored > 0) != (b->unscored > 0))
+        return b == NULL || b->unscored > 0;
     return choice_value(c, a) > choice_value(c, b);
 }
 
@@ -54,7 +54,8 @@ static bool is_better(const struct cells *c, const struct cell *a, const struct 
 }
 
 /* The two best sides; false: a side has no score. */
-static bool find_two(const struct cells *c, int64_t column, struct lead *out)
+static bool find_two(const struct cells *c, int64_t column, struct lead *out,
+                     const struct map_side **behind)
 {
     const struct experiment *e = c->experiment;
     for (const struct map_side *s = e->sides; s < e->sides + e->side_count; s++) {
@@ -63,10 +64,12 @@ static bool find_two(const struct cells *c, int64_t column, struct lead *out)
             return false;
         if (is_better(c, cell, out->best)) {
             out->second = out->best;
+            *behind = out->ahead;
             out->best = cell;
             out->ahead = s;
         } else if (is_better(c, cell, out->second)) {
             out->second = cell;
+            *behind = s;
         }
     }
     return out->second != NULL;
@@ -75,13 +78,21 @@ static bool find_two(const struct cells *c, int64_t column, struct lead *out)
 void cells_lead(const struct cells *c, int64_t column, struct lead *out)
 {
     *out = (struct lead){.margin = {.mean = NAN, .interval = NAN}, .seeds = NAN};
-    if (!find_two(c, column, out)) {
+    const struct map_side *behind = NULL;
+    if (!find_two(c, column, out, &behind)) {
         *out = (struct lead){.margin = {.mean = NAN, .interval = NAN}, .seeds = NAN};
         return;
     }
     cells_pair(c, out->best, out->second, &out->margin);
     if (is_loss(c))
         out->margin.mean = -out->margin.mean;
+    if (out->margin.mean < 0) { /* shared seeds decide, not the means over all seeds */
+        const struct cell *best = out->second;
+        out->second = out->best;
+        out->best = best;
+        out->ahead = behind;
+        out->margin.mean = -out->margin.mean;
+    }
     out->decided = out->margin.mean > out->margin.interval; /* false if one is NaN */
     /* Half of the interval of many seeds is about two standard errors. */
     const double deviations = 2 * out->margin.deviation / out->margin.mean;

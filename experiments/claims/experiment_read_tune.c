@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "experiments/claims/experiment_read.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* tune: {search: tpe, lr: 0.001..0.1:log, momentum: [0, 0.9], seeds: [1]} */
@@ -173,6 +174,32 @@ static bool is_in_map(const struct experiment *e, const struct arm *arm)
     return found;
 }
 
+/* A fitted run needs the run of the other arm, in the quick part, too. */
+static status check_quick_fit(const struct yaml_tree *d, const struct experiment *e,
+                              const struct arm *arm, unsigned line)
+{
+    status result = OK;
+    const struct int_list *columns = experiment_columns(e, true);
+    const struct arm *from = experiment_arm(e, arm->fit);
+    struct int_list seeds;
+    experiment_seeds(e, true, &seeds);
+    for (size_t i = 0; i < columns->count * seeds.count; i++) {
+        const int64_t column = columns->at[i / seeds.count], seed = seeds.at[i % seeds.count];
+        if (experiment_has(e, arm, column, seed, true) &&
+            !experiment_has(e, from, column, seed, true)) {
+            char text[64];
+            experiment_column_text(e, column, text);
+            FAIL(ERROR_USAGE,
+                 "%s:%u: arm '%s' is fitted to arm '%s', which has no run with %s and seed %lld in "
+                 "the quick part; give both arms the same key quick",
+                 d->name, line, arm->name, arm->fit, text, (long long)seed);
+        }
+    }
+done:
+    free(seeds.at);
+    return result;
+}
+
 status experiment_check_fitted(const struct yaml_tree *d, const struct experiment *e)
 {
     status result = OK;
@@ -193,6 +220,7 @@ status experiment_check_fitted(const struct yaml_tree *d, const struct experimen
                  "further seeds; remove seeds of the map, and give the experiment more seeds",
                  d->name, node_child(arms, arm->name)->line, arm->name);
         }
+        TRY(check_quick_fit(d, e, arm, node_child(arms, arm->name)->line));
     }
 done:
     return result;

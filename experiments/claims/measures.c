@@ -57,7 +57,7 @@ struct run_query {
 /* They read views that merged summaries (`gradlag merge --summaries`) have, too. */
 static const struct run_query run_queries[] = {
     {"seconds_to", true, false, INFINITY,
-     "SELECT min(seconds) " EVALUATIONS_OF_RUN "AND 100 * test_accuracy >= :at"},
+     "SELECT min(seconds) " EVALUATIONS_OF_RUN "AND test_accuracy >= :at / 100.0"},
     {"seconds_to_loss", true, false, INFINITY,
      "SELECT min(seconds) " EVALUATIONS_OF_RUN "AND test_loss <= :at"},
     {"staleness_above", true, false, NAN,
@@ -334,8 +334,12 @@ static status measure_pair(void *context, const char *name, const char *arm, int
         struct paired p;
         cells_pair(r->cells, a, b, &p);
         *out = field_value(find_pair(name), &p);
-        if (isnan(*out) && p.n < 2)
+        if (p.missing > 0) {
+            *out = NAN;
+            r->without_value = isnan(a->score) ? a : b;
+        } else if (isnan(*out) && p.n < 2) {
             r->single = a;
+        }
     } else {
         note_incomplete(r, is_complete(a) ? b : a);
     }

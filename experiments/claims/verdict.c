@@ -140,7 +140,7 @@ static void print_tuning(const struct verdict_cells *s, FILE *to)
     }
     fprintf(to, "%s (%s, %s): %.0f %% of the loss came from untuned settings, %s remain.\n",
             amount(c, back).text, s->tuned->arm->label, level(c, s->tuned).text,
-            100 * fmin(1, back / lost), amount(c, left).text);
+            100 * fmin(1, back / lost), amount(c, fmax(0, left)).text);
 }
 
 static void print_synchrony(const struct verdict_cells *s, FILE *to)

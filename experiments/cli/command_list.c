@@ -182,6 +182,15 @@ void command_print_queries(FILE *to)
         fprintf(to, "%-28s %s\n", query.name, query.description);
 }
 
+/* search.seed, search.per: `list keys` lists the keys of runs. */
+static void print_keys_of_every_search(void)
+{
+    printf("each\n");
+    for (const struct option *o = search_keys; o->key != NULL; o++)
+        if (o->registry == NULL)
+            command_print_option(o, 15);
+}
+
 /* "dataset" or "datasets": the registry of that global key; NULL: there is none. */
 static const struct registry *find_registry(const char *kind)
 {
@@ -209,7 +218,8 @@ void command_list_kinds(struct text *out, const char *between)
 
 const char command_list_help[] =
     "gradlag list KIND [WORD]\n\n"
-    "`gradlag list keys WORD` lists only keys whose name, values or description contain WORD.\n\n"
+    "`gradlag list keys WORD` lists only keys whose name, values or description contain WORD.\n"
+    "`gradlag list searches` lists the keys of searches.\n\n"
     "  gradlag list keys warmup\n\n";
 
 void command_print_kinds(FILE *to)
@@ -256,6 +266,8 @@ status command_list(int argc, char **argv)
     } else if (registry != NULL) {
         TRY(open_experiments(&experiments));
         print_registry(registry, &experiments);
+        if (registry == &search_registry)
+            print_keys_of_every_search();
     } else {
         TRY(fail_for_kind(kind));
     }

@@ -71,7 +71,7 @@ status command_merge(int argc, char **argv)
     TRY(merge_open(&m, out, summaries));
     result = merge_all(m, argc, argv, out);
     if (result != OK) {
-        merge_describe(m, &left);
+        merge_describe(m, result, &left);
         result = error_set(result, __FILE__, __LINE__, "%s. %s", error_message(), left.at);
     }
 done:

@@ -94,9 +94,9 @@ static status begin_row(struct launch *l)
             if (getenv(QUEUED_TITLE) != NULL)
                 command_error_is_reported(); /* the sweep reads the outcome from the row */
             FAIL(ERROR_USAGE,
-                 "run %lld is no longer queued: another process has started it; see `gradlag sweep "
-                 "--status`",
-                 (long long)l->o->run_id);
+                 "run %lld is not in the queue: it has ended, or another process executes it; see "
+                 "`gradlag show %lld`",
+                 (long long)l->o->run_id, (long long)l->o->run_id);
         }
         l->run_id = l->o->run_id;
         goto done;

@@ -22,7 +22,7 @@ static const struct about *const entries[] = {
 };
 const struct registry search_registry = {"search", entries, COUNT_OF(entries)};
 
-static const struct option keys[] = {
+const struct option search_keys[] = {
     {"search", OPTION_NAME, "grid", 0, 0, NULL, &search_registry,
      "the method that chooses settings for the best accuracy on the validation split"},
     {"search.seed", OPTION_INTEGER, "1", 0, 9007199254740992.0, NULL, NULL,
@@ -206,7 +206,7 @@ double dimension_number(const struct dimension *d, double place)
 
 static bool is_of_method(const char *key)
 {
-    for (const struct option *o = keys; o->key != NULL; o++)
+    for (const struct option *o = search_keys; o->key != NULL; o++)
         if (strcmp(o->key, key) == 0)
             return false;
     return true;
@@ -218,7 +218,7 @@ status search_open(struct search *out, const struct space *space, const struct s
     const struct about *about = NULL;
     *out = (struct search){.space = space};
     TRY(options_open(&out->options));
-    TRY(options_declare(out->options, keys));
+    TRY(options_declare(out->options, search_keys));
     for (int dotted = 0; dotted <= 1; dotted++) {
         for (size_t i = 0; i < settings->count; i++) {
             const struct setting *s = &settings->at[i];

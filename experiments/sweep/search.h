@@ -68,6 +68,7 @@ struct search_kind {
     status (*check)(const struct search *s);
 };
 extern const struct registry search_registry;
+extern const struct option search_keys[]; /* of every search; ended by key == NULL */
 
 /* Whether the key belongs to a search and not to a run: "search", "search.trials". */
 bool search_is_key(const char *key);

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "experiments/sweep/search.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,10 +27,11 @@ static status add_points(struct axis *a, const char *range)
     TRY(space_add_range(&space, a->key, range, a->origin));
     const struct dimension *d = &space.at[0];
     if (d->points == 0) {
+        const double numbers = d->whole && !d->logarithmic ? d->high - d->low + 1 : 5;
         FAIL(ERROR_USAGE,
-             "%s: %s=%s is a range without a number of points; give the number (%s:5), or a search "
-             "that chooses the points, for example search=tpe (`gradlag list searches`)",
-             a->origin, a->key, range, range);
+             "%s: %s=%s is a range without a number of points; give the number (%s:%.0f), or a "
+             "search that chooses the points, for example search=tpe (`gradlag list searches`)",
+             a->origin, a->key, range, range, fmin(numbers, 5));
     }
     for (size_t i = 0; i < d->points; i++) {
         char number[40];

@@ -153,7 +153,8 @@ static status read_all(struct search_sweep *h, const struct settings *read)
     if (h->space.count == 0) {
         FAIL(ERROR_USAGE,
              "sweep: there is nothing to search; give a key several values or a range, "
-             "for example lr=0.001..0.3:log or damping=none,inverse");
+             "for example lr=0.001..0.3:log%s",
+             h->per_count > 0 ? ", besides the keys of search.per" : " or damping=none,inverse");
     }
     if (h->seeds.count == 0) {
         static char first[] = "1";

@@ -184,12 +184,14 @@ static status show_curve(const struct comparison *c, const char *title, const ch
 /* ---- the same seeds ----------------------------------------------------------------------------
  */
 
-static void print_difference(const char *name, const struct sample *s, FILE *out)
+static void print_difference(const char *name, const struct sample *s, unsigned seeds, FILE *out)
 {
-    if (s->n > 1)
-        fprintf(out, ", %s %+.4f ± %.4f", name, sample_mean(s), sample_interval(s));
-    else if (s->n == 1)
+    if (s->n > 0)
         fprintf(out, ", %s %+.4f", name, sample_mean(s));
+    if (s->n > 1)
+        fprintf(out, " ± %.4f", sample_interval(s));
+    if (s->n > 0 && s->n < seeds)
+        fprintf(out, " (%u seed%s)", s->n, s->n == 1 ? "" : "s");
 }
 
 /* Differences between all finished runs with the settings, experiment and arm of `other` and those
@@ -227,10 +229,10 @@ static status show_pairs(const struct comparison *c, int64_t first, int64_t othe
     if (seeds > 0) {
         fprintf(c->out, "  run %lld - run %lld: %u seed%s", (long long)other, (long long)first,
                 seeds, seeds == 1 ? "" : "s");
-        print_difference("accuracy", &differences[0], c->out);
-        print_difference("loss", &differences[1], c->out);
+        print_difference("accuracy", &differences[0], seeds, c->out);
+        print_difference("loss", &differences[1], seeds, c->out);
         if (differences[1].n == 0)
-            print_difference("validation loss", &differences[2], c->out);
+            print_difference("validation loss", &differences[2], seeds, c->out);
         fprintf(c->out, "\n");
     }
 done:

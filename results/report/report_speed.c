@@ -136,6 +136,16 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
     html_details_end(out);
 }
 
+/* A mean over the seeds that survived does not compare: a cell with a diverged run comes last. */
+static bool is_better(const struct report_section *s, const struct report_cell *a,
+                      const struct report_cell *b)
+{
+    if (b == NULL || (a->count[RUN_DIVERGED] > 0) != (b->count[RUN_DIVERGED] > 0))
+        return b == NULL || b->count[RUN_DIVERGED] > 0;
+    const double x = sample_mean(report_outcome_of(s, a)), y = sample_mean(report_outcome_of(s, b));
+    return s->by_loss ? x < y : x > y;
+}
+
 /* Compares the fastest configuration with the most accurate one. */
 static void add_choice(struct text *out, const struct report_data *d,
                        const struct report_section *s)
@@ -143,13 +153,10 @@ static void add_choice(struct text *out, const struct report_data *d,
     const struct report_cell *fastest = NULL, *best = NULL;
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
-        double outcome = sample_mean(report_outcome_of(s, c));
+        const double outcome = sample_mean(report_outcome_of(s, c));
         if (!report_is_of(d, s, c) || !isfinite(outcome) || c->updates_per_second.n == 0)
             continue;
-        bool better = best == NULL || (outcome > sample_mean(report_outcome_of(s, best)));
-        if (best != NULL && s->by_loss)
-            better = outcome < sample_mean(report_outcome_of(s, best));
-        best = better ? c : best;
+        best = is_better(s, c, best) ? c : best;
         fastest = fastest == NULL || c->updates_per_second.mean > fastest->updates_per_second.mean
                       ? c
                       : fastest;

@@ -116,7 +116,9 @@ static status check_different(const char *into, const char *from)
     status result = OK;
     struct stat a, b;
     if (stat(into, &a) == 0 && stat(from, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-        FAIL(ERROR_USAGE, "%s: a file cannot be merged into itself; name another target with -o",
+        FAIL(ERROR_USAGE,
+             "%s: a file cannot be merged into itself; leave it out of the list, or name another "
+             "target with -o",
              from);
 done:
     return result;
@@ -395,17 +397,15 @@ void merge_close(merge **m)
     }
 }
 
-void merge_describe(const merge *m, struct text *out)
+void merge_describe(const merge *m, status error, struct text *out)
 {
     if (atomic_file_is_open(&m->draft))
         text_add(out, "%s was not created", m->into);
     else if (m->files == 0)
         text_add(out, "No file was merged into %s", m->into);
     else
-        text_add(out,
-                 "%s contains every file listed above, completely; run the same command again to "
-                 "continue",
-                 m->into);
+        text_add(out, "%s contains every file listed above, completely%s", m->into,
+                 error == ERROR_USAGE ? "" : "; run the same command again to continue");
 }
 
 /* Adapts messages of database_check(), which suggest results=PATH, to a merge. */

@@ -34,7 +34,7 @@ status merge_finish(merge *m, size_t *runs) MUST_CHECK;
 /* Without merge_finish(), removes a new target file. NULL-safe. */
 void merge_close(merge **m);
 
-/* After an error: appends a sentence that says what the target file contains. */
-void merge_describe(const merge *m, struct text *out);
+/* After `error`: appends a sentence that says what the target file contains. */
+void merge_describe(const merge *m, status error, struct text *out);
 
 #endif

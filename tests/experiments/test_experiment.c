@@ -350,6 +350,8 @@ static void an_invalid_file_is_refused_with_line_and_key(void **state)
          "search.per"},
         {"    quick: [1]\n", "    fit: a-b\n", 11, "a-b"},
         {"    quick: [1]\n", "    fit: one\n", 11, "one"},
+        {"workers: [1]}\n  a-b:\n    label: the other\n    workers: [4]\n",
+         "quick: [4]}\n  a-b:\n    label: the other\n    fit: one\n", 11, "quick part"},
         {"    value:", "    sql: SELECT 1\n    value:", 23, "sql"},
         {"workers: [1, 4]", "columns: lr", 6, "lr"},
         {"workers: [1, 4]", "columns: batchh", 6, "batchh"},

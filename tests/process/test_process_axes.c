@@ -434,6 +434,62 @@ static void an_arm_with_a_diverged_seed_does_not_represent_its_side(void **state
     process_expect_line(r, "2       ", "poor");
 }
 
+/* The file names the sides in this order. */
+static void expect_fast_ahead(struct process_rig *r, const char *sides)
+{
+    struct text text = {0};
+    text_add(&text,
+             "name: losses\n"
+             "question: which side is ahead?\n"
+             "metric: loss\n"
+             "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+             "model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
+             "workers: [2]\n"
+             "seeds: [1, 2, 3]\n"
+             "map: {%s}\n"
+             "arms:\n"
+             "  fast: {label: fast, settings: {lr: 0.02}}\n"
+             "  slow: {label: slow, settings: {lr: 0.0001}}\n"
+             "claims:\n"
+             "  - {claim: pair, value: 'paired(fast, 2, slow, 2)', band: [-100, 0]}\n"
+             "  - {claim: spread, value: 'deviation(fast, 2)', band: [0, 100]}\n"
+             "  - {claim: time, value: 'seconds_to(slow, 2, 57)', band: [0, 1e6]}\n",
+             sides);
+    process_write(r, "losses.yaml", text.at);
+    (void)RIG_RUN(r, "reproduce", "losses.yaml", "--quiet");
+    process_expect_line(r, "2 ", "left");
+    text_free(&text);
+}
+
+/* The first sides have the means 0.505 and 0.44; on the seeds of both, 0.505 and 0.605. */
+static void a_run_without_a_finite_loss_leaves_a_claim_without_value(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const orders[] = {"left: [fast], right: [slow]",
+                                         "right: [slow], left: [fast]"};
+    static const char *const survivors =
+        "sqlite3 results.db \"UPDATE evaluation SET test_accuracy = 0.57; UPDATE run SET "
+        "final_loss "
+        "= 0.5 + 0.1 * (arm = 'slow') + 0.01 * (seed = 2); UPDATE run SET final_loss = 0.11 WHERE "
+        "arm = 'slow' AND seed = 3; UPDATE run SET status = 'diverged' WHERE arm = 'fast' AND seed "
+        "= 3\"";
+    static const char *const not_a_number =
+        "sqlite3 results.db \"UPDATE run SET status = 'finished', final_loss = NULL, not_a_number "
+        "= 'final_loss' WHERE arm = 'fast' AND seed = 3\"";
+    expect_fast_ahead(r, orders[0]);
+    process_expect_line(r, "PASS", "pair");
+    process_expect_line(r, "PASS", "spread");
+    assert_int_equal(process_shell(r, survivors), OK);
+    for (size_t i = 0; i < COUNT_OF(orders); i++)
+        expect_fast_ahead(r, orders[i]);
+    process_expect_line(r, "PASS", "time"); /* 100 * 0.57 is less than 57 */
+    assert_int_equal(process_shell(r, not_a_number), OK);
+    for (size_t i = 0; i < COUNT_OF(orders); i++)
+        expect_fast_ahead(r, orders[i]);
+    process_expect_line(r, "FAIL", "pair");
+    process_expect_line(r, "FAIL", "spread");
+}
+
 /* The largest seed is 2. Trials have seed 102, or one after the further seeds. */
 static void trials_have_another_seed_than_all_runs(void **state)
 {
@@ -527,6 +583,7 @@ int main(void)
         TEST(several_axes_give_a_table_for_each_combination),
         TEST(undecided_columns_of_a_map_get_further_seeds),
         TEST(an_arm_with_a_diverged_seed_does_not_represent_its_side),
+        TEST(a_run_without_a_finite_loss_leaves_a_claim_without_value),
         TEST(trials_have_another_seed_than_all_runs),
         TEST(levels_of_an_axis_share_a_choice),
         TEST(levels_beside_the_computation_have_their_own_runs),

@@ -332,7 +332,7 @@ static void a_stopped_merge_leaves_only_complete_files(void **state)
     checks_left = 3; /* while rows are copied */
     recorder_give_up_when(stop_after_some_checks);
     assert_int_equal(merge_add(m, other_path, &one), STOPPED);
-    merge_describe(m, &left);
+    merge_describe(m, STOPPED, &left);
     assert_non_null(strstr(left.at, "all.db"));
     recorder_give_up_when(NULL);
     merge_close(&m);

@@ -384,7 +384,7 @@ static void throughput_is_listed_with_accuracy_fastest_first(void **state)
     const char *damped =
         strstr(answer, "\n4,damped,async,polynomial,0.03,32,damping.power=0.5,2,25,800,0.8");
     const char *sync =
-        strstr(answer, "\n4,sync,sync,,0.03,32,,1,12.5,400,0.9,,0,0,0,stale-gradients\n");
+        strstr(answer, "\n4,sync,sync,,0.03,32,,1,12.5,400,0.9,,0,0,0,stale-gradients,0\n");
     assert_non_null(undamped);
     assert_non_null(damped);
     assert_non_null(sync);

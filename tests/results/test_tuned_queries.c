@@ -106,6 +106,35 @@ static void tuning_without_test_split_is_by_loss(void **state UNUSED)
     assert_contains(answer, ",loss,0.8,2.25,");
 }
 
+/* Experiments on text have a metric of losses, although text has an accuracy, too. */
+static void tuning_on_text_is_by_loss(void **state UNUSED)
+{
+    static const struct recorded_trial trials[] = {
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.9, 2.5, 0.9},
+        {"e/tuning", "a", "{\"lr\":2}", 2, 0.8, 2.25, 0.8},
+    };
+    RECORD(trials);
+    assert_int_equal(ask_for_trials("e/tuning"), 1);
+    assert_contains(answer, ",accuracy,0.9,2.5,");
+    rig_change("UPDATE run SET dataset = 'text'");
+    assert_int_equal(ask_for_trials("e/tuning"), 1);
+    assert_contains(answer, ",loss,0.8,2.25,");
+}
+
+/* A finished run may have a loss that is not a number. */
+static void a_trial_that_lacks_a_loss_ranks_last(void **state UNUSED)
+{
+    static const struct recorded_trial trials[] = {
+        {"e/tuning", "a", "{\"lr\":1}", 1, NAN, 0.5, NAN},
+        {"e/tuning", "a", "{\"lr\":1}", 1, NAN, 0.5, NAN},
+        {"e/tuning", "a", "{\"lr\":2}", 2, NAN, 0.25, NAN},
+        {"e/tuning", "a", "{\"lr\":2}", 2, NAN, NAN, NAN},
+    };
+    RECORD(trials);
+    assert_int_equal(ask_for_trials("e/tuning"), 1);
+    assert_contains(answer, ",loss,,0.5,");
+}
+
 /* A search may compare delays, and is by accuracy if there is one. */
 static void only_tuning_and_searches_have_trials(void **state UNUSED)
 {
@@ -154,6 +183,48 @@ static void an_arm_is_behind_the_best_on_its_cluster(void **state UNUSED)
     assert_contains(answer, ",0.625,,0.125,");
     assert_contains(answer, ",0.25,,0.25,");
     assert_contains(answer, ",0.5,,0,");
+}
+
+/* The mean of the seeds that survived is the highest. */
+static void survivors_are_not_the_best(void **state UNUSED)
+{
+    static const struct recorded_trial runs[] = {
+        {"e", "a", "{\"lr\":1}", 1, 0.9, 1, 0.95},
+        {"e", "a", "{\"lr\":1}", 1, 0.9, 1, 0.1},
+        {"e", "b", "{\"lr\":2}", 1, 0.9, 1, 0.75},
+        {"e", "c", "{\"lr\":3}", 1, 0.9, 1, 0.5},
+    };
+    RECORD(runs);
+    rig_change("UPDATE run SET status = 'diverged' WHERE id = 2");
+    assert_int_equal(run_query("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
+    assert_contains(answer, ",0.95,,,,0,e,1\n");
+    assert_contains(answer, ",0.75,,0,,0,e,0\n");
+    assert_contains(answer, ",0.5,,0.25,,0,e,0\n");
+}
+
+/* Of the two damped runs the one with accuracy 0.79 diverged. */
+static void diverged_runs_are_counted_beside_the_effect_of_damping(void **state UNUSED)
+{
+    rig_change("UPDATE run SET status = 'diverged' WHERE final_accuracy = 0.79");
+    assert_int_equal(run_query("effect-of-damping", QUERY_CSV, NULL, 0), OK);
+    assert_contains(answer, ",polynomial,0.03,damping.power=0.5,1,0.81");
+    assert_contains(answer, ",1,1,accuracy,,\n");
+}
+
+/* A run without arm has the name of its mode. */
+static void arms_with_the_name_of_a_mode_are_separate_configurations(void **state UNUSED)
+{
+    static const struct recorded_trial runs[] = {
+        {"e", NULL, "{\"lr\":1}", 1, 0.9, 1, 0.75},
+        {"e", "async", "{\"lr\":1}", 1, 0.9, 1, 0.5},
+        {"e", "b", "{\"lr\":2}", 1, 0.9, 1, 0.25},
+    };
+    const char *const of[] = {"arm=b"};
+    RECORD(runs);
+    rig_change("UPDATE run SET seed = 1");
+    assert_int_equal(run_query("paired-differences", QUERY_CSV, of, 1), OK);
+    assert_contains(answer, ",1,0.5,");
+    assert_contains(answer, ",1,0.25,");
 }
 
 /* Runs 3 and 4 have the damping of run 3; the differences are 0.5 and 0.25 for seeds 1 and 2. */
@@ -216,9 +287,14 @@ int main(void)
         RIG_TEST(the_best_trial_is_shown_with_the_number_of_trials),
         RIG_TEST(trials_of_different_clusters_are_not_compared),
         RIG_TEST(tuning_without_test_split_is_by_loss),
+        RIG_TEST(tuning_on_text_is_by_loss),
+        RIG_TEST(a_trial_that_lacks_a_loss_ranks_last),
         RIG_TEST(only_tuning_and_searches_have_trials),
         RIG_TEST(an_arm_is_behind_the_best_on_its_cluster),
+        RIG_TEST(survivors_are_not_the_best),
+        RIG_TEST(arms_with_the_name_of_a_mode_are_separate_configurations),
         RIG_TEST(a_repeated_seed_counts_once),
+        SAMPLE_TEST(diverged_runs_are_counted_beside_the_effect_of_damping),
         SAMPLE_TEST(without_accuracy_configurations_are_compared_by_loss),
         SAMPLE_TEST(undamped_arms_with_equal_settings_are_one_configuration),
     };

@@ -2,11 +2,12 @@
 -- :experiment = all  only the trials of one experiment
 -- Trials are the runs of tuning (NAME/tuning) and of searches (trial_of in the configuration; in older files, search= in the command
 -- line). A run that was there before its search is none. Trials are compared if their arm, rules, workers and cluster are equal (column
--- cluster of run_with_settings); in tuning also batch, delay and parameters of consistency, which may be axes of the experiment; in a search
--- also the keys of search.per. A trial with a diverged seed counts, and ranks last. best_by: accuracy on the validation split; loss if the data have
--- no accuracy, and for an experiment without test accuracy. n: number of seeds with the settings of the best trial; for NAME/tuning, those
--- that NAME made with these settings. test_accuracy: mean over these seeds, with sd and the ends of the 95 %
--- interval, cut to 0 and 1; collapsed: number of these runs that predict one class.
+-- cluster of run_with_settings); in tuning also batch, delay and parameters of consistency, which may be axes of the experiment; in a
+-- search also the keys of search.per. best_by: accuracy on the validation split; loss if the data have no accuracy, and for experiments
+-- without test accuracy or on text. A trial with a diverged seed counts, and ranks last; before it, by loss, one with a loss that is not
+-- a number. n: number of seeds with the settings of the best trial; for NAME/tuning, those that NAME made with these settings.
+-- test_accuracy: mean over these seeds, with sd and the ends of the 95 % interval, cut to 0 and 1; collapsed: number of these runs that
+-- predict one class.
 -- No rows: no trial of a search or of a tuned experiment has finished with a result on the validation split
 WITH trial_run AS (
     SELECT described.*, described.experiment LIKE '%/tuning' AS tuning, validation_accuracy,
@@ -36,7 +37,8 @@ trial AS (
                     WHERE key IN ('batch', 'delay') OR key LIKE 'consistency.%' ORDER BY key))
            ELSE levels_of_per END AS axes,
            sum(runs_of_seed) AS runs, avg(accuracy_of_seed) AS validation_accuracy,
-           avg(loss_of_seed) AS validation_loss, max(seed_diverged) AS diverged, max(any_accuracy) AS accuracy
+           avg(loss_of_seed) AS validation_loss, count(loss_of_seed) < count(*) AS lacks_loss, max(seed_diverged) AS diverged,
+           max(CASE WHEN tuning AND dataset IN ('text', 'grammar') THEN NULL ELSE any_accuracy END) AS accuracy
     FROM trial_of_seed
     GROUP BY experiment, arm, mode, consistency, damping, correction, workers, model, dataset,
              settings),
@@ -49,7 +51,7 @@ scored AS ( -- score: more is better
                                    model, dataset, cluster, axes)),
 ranked AS (
     SELECT *, count(*) OVER family AS trials, sum(runs) OVER family AS trial_runs,
-           row_number() OVER (family ORDER BY diverged, score DESC) AS place
+           row_number() OVER (family ORDER BY diverged, best_by = 'loss' AND lacks_loss, score DESC) AS place
     FROM scored
     WINDOW family AS (PARTITION BY experiment, arm, mode, consistency, damping, correction, workers,
                                    model, dataset, cluster, axes))

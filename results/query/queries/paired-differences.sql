@@ -32,7 +32,7 @@ averaged AS (
     GROUP BY experiment, workers, arm, settings, seed),
 pair AS (
     SELECT a.experiment, a.workers, a.name AS first, b.name AS second, a.settings AS one,
-           b.settings AS other, a.metric, a.score AS x, b.score AS y, a.score - b.score AS d,
+           b.settings AS other, a.arm AS first_arm, b.arm AS second_arm, a.metric, a.score AS x, b.score AS y, a.score - b.score AS d,
            a.collapsed = 1 OR b.collapsed = 1 AS collapsed
     FROM averaged AS a JOIN averaged AS b
       ON a.workers = b.workers AND a.seed = b.seed AND a.experiment IS b.experiment
@@ -46,7 +46,7 @@ compared AS (
                max(0.0, sum(d * d) - sum(d) * avg(d)) / (count(*) - 1) END AS variance,
            count(*) FILTER (WHERE collapsed) AS collapsed
     FROM pair
-    GROUP BY experiment, workers, first, second, one, other)
+    GROUP BY experiment, workers, first, second, one, other, first_arm, second_arm)
 SELECT experiment, workers, first, second, n, mean_difference,
        coalesce((SELECT quantile FROM student_95 WHERE freedom = n - 1), 1.96 + 2.5 / (n - 1))
            * CASE WHEN variance > 0 THEN
