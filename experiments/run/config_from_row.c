@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Keys of the cluster: they decide the order of gradients, which a replay takes from the record. */
 static bool is_of_the_cluster(const char *key)
@@ -30,6 +31,21 @@ static bool is_for_replay(const json_t *all, const char *key)
     bool needed = strcmp(key, "dataset.path") == 0 || strcmp(key, "probe_every") == 0;
     bool beside = !key_defines(key) && !needed;
     return !beside && !is_of_the_cluster(key) && !is_overruled(all, key);
+}
+
+static bool is_virtual(const char *engine)
+{
+    return engine != NULL && strcmp(engine, "virtual") == 0;
+}
+
+/* Whether the key decides what a run computes. The order of a real run's gradients follows from its
+ * machines, which may be others when it resumes; that of a virtual run from keys. */
+static bool is_compared(const json_t *then, const options *now, const char *key)
+{
+    const char *engine = json_string_value(json_object_get(then, "engine"));
+    const bool by_keys = is_virtual(engine) || is_virtual(options_text(now, "engine"));
+    return (key_defines(key) || strcmp(key, "dataset.path") == 0) && !is_overruled(then, key) &&
+           (by_keys || !is_of_the_cluster(key));
 }
 
 /* Names, files and endpoints, which a repetition must not share. */
@@ -129,6 +145,22 @@ static bool equal_values(const json_t *a, const json_t *b)
                                                   : json_equal(a, b) != 0;
 }
 
+/* The data may have moved: a path that no longer exists differs from none. */
+static bool is_same_place(const json_t *then, const json_t *now)
+{
+    struct stat a, b;
+    const char *was = json_string_value(then), *is = json_string_value(now);
+    if (was == NULL || is == NULL || stat(was, &a) != 0)
+        return was != NULL && is != NULL;
+    return stat(is, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static bool is_equal(const char *key, const json_t *then, const json_t *now)
+{
+    return equal_values(then, now) ||
+           (strcmp(key, "dataset.path") == 0 && is_same_place(then, now));
+}
+
 static void add_difference(const char *key, const json_t *was, const json_t *is, struct text *out)
 {
     text_add(out, "%s%s is ", out->length > 0 ? ", " : "", key);
@@ -152,13 +184,13 @@ status config_from_row_differing(const char *config, const options *now, struct 
     json_object_foreach(all, key, value)
     {
         json_t *is = value_now(now, key);
-        if (is_for_replay(all, key) && !equal_values(value, is))
+        if (is_compared(all, now, key) && !is_equal(key, value, is))
             add_difference(key, value, is, out);
         json_decref(is);
     }
     for (size_t i = 0; i < options_count(now); i++) {
         key = options_at(now, i)->key;
-        if (json_object_get(all, key) == NULL && is_for_replay(all, key) &&
+        if (json_object_get(all, key) == NULL && is_compared(all, now, key) &&
             !options_is_initial(now, key)) {
             text_add(out, "%s%s is %s, was not set", out->length > 0 ? ", " : "", key,
                      options_value(now, key));

@@ -55,7 +55,9 @@ class Request:
         self._read = set()
 
     def option(self, name, default):
-        """The value of key model.NAME, converted to the type of `default`."""
+        """The value of key model.NAME, converted to the type of `default`, for example bool, int, float or str."""
+        if default is None or isinstance(default, (list, tuple, set, dict)):
+            raise TypeError(f"option('{name}'): a text cannot become a {type(default).__name__}; give a text as default and convert it")
         self._read.add(name)
         text = self._options.get(name)
         if text is None:

@@ -218,6 +218,14 @@ class OwnModels(InFolder):
         self.assertEqual(caught.exception.code, 3)
         self.assertIn("model.flag", str(caught.exception))
 
+    def test_an_option_with_a_list_as_default_is_an_error(self):
+        source = (EXAMPLES / "softmax_numpy.py").read_text()
+        pathlib.Path("own.py").write_text(source.replace("serve(Softmax)", "serve(lambda r: (r.option('sizes', [64]), Softmax(r))[1])"))
+        with self.assertRaises(gradlag.Error) as caught:
+            gradlag.run(model="external", model__command=command("own.py"), updates=1, **VIRTUAL)
+        self.assertEqual(caught.exception.code, 3)
+        self.assertIn("sizes", str(caught.exception))
+
     def test_an_unknown_key_is_an_error(self):
         with self.assertRaises(gradlag.Error) as caught:
             self.train("softmax_numpy.py", model__featurs=3)

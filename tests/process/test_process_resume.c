@@ -332,6 +332,37 @@ static void a_checkpoint_of_different_settings_is_refused(void **state)
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "resume=end.safetensors"),
                      ERROR_USAGE);
     process_expect_error(r, "mode");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=async", "engine=virtual", "pace=gamma",
+                             "checkpoint=virtual.safetensors"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=async", "resume=virtual.safetensors"),
+                     ERROR_USAGE);
+    process_expect_error(r, "engine");
+}
+
+/* These keys do not change what is computed. */
+static void a_run_resumes_with_another_pace_and_from_moved_data(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const changed[] = {"pace=gamma", "probe_every=5", "dataset.path=there",
+                                          "dataset.path=other"};
+#define OF_TEXT                                                                                    \
+    "dataset=text", "dataset.context=16", "model=gpt", "model.layers=1", "model.width=16",         \
+        "model.heads=2", "batch=4", "updates=4", "warmup_epochs=0"
+    assert_int_equal(
+        process_shell(r, "head -c 40000 /dev/zero | tr '\\0' 'a' > here; cp here other"), OK);
+    assert_int_equal(RIG_RUN(r, "run", OF_TEXT, "dataset.path=here", "checkpoint=a.safetensors"),
+                     OK);
+    assert_int_equal(process_shell(r, "ln here there"), OK);
+    for (size_t i = 0; i < COUNT_OF(changed); i++) {
+        const bool refused = strcmp(changed[i], "dataset.path=other") == 0;
+        assert_int_equal(RIG_RUN(r, "run", OF_TEXT, "dataset.path=here", "resume=a.safetensors",
+                                 "--dry-run", changed[i]),
+                         refused ? ERROR_USAGE : OK);
+    }
+    assert_int_equal(process_shell(r, "rm here there"), OK);
+    assert_int_equal(
+        RIG_RUN(r, "run", OF_TEXT, "dataset.path=other", "resume=a.safetensors", "--dry-run"), OK);
 }
 
 /* ---- what is not overwritten ------------------------------------------------------------------
@@ -366,6 +397,12 @@ static void a_run_never_overwrites_a_checkpoint_of_different_settings(void **sta
     expect_run(r, RIG_WITH(REAL, "samples=300", "workers=3", "checkpoint=at.safetensors"), NULL);
     expect_run(r, RIG_WITH(REAL, "samples=300", "workers=2", "checkpoint=at-{run}.safetensors"),
                NULL);
+    /* Another simulated cluster computes something else. */
+    expect_run(r, RIG_WITH(RIG_SMALL, "engine=virtual", "pace=gamma", "checkpoint=v.safetensors"),
+               NULL);
+    assert_int_equal(process_shell(r, "sha256sum v.safetensors > sums"), OK);
+    expect_kept(r, RIG_WITH(RIG_SMALL, "engine=virtual", "pace=pareto", "checkpoint=v.safetensors"),
+                NULL, "pareto");
     process_write(r, "empty", "");
     expect_run(r, RIG_WITH(REAL, "samples=300", "checkpoint=empty"), NULL);
 }
@@ -445,6 +482,7 @@ int main(void)
         RIG_TEST(initial_parameters_that_are_not_finite_are_refused),
         RIG_TEST(rules_without_state_in_the_checkpoint_cannot_resume),
         RIG_TEST(a_checkpoint_of_different_settings_is_refused),
+        RIG_TEST(a_run_resumes_with_another_pace_and_from_moved_data),
         RIG_TEST(a_run_never_overwrites_a_checkpoint_of_different_settings),
         RIG_TEST(of_two_runs_with_one_checkpoint_file_the_first_keeps_it),
         RIG_TEST(a_replay_needs_the_unchanged_checkpoint),

@@ -19,7 +19,7 @@
  * size"): where the shape falls to 1/n, an update takes n batches of every rank and the rate is
  * multiplied by n. n is rounded and at most batch_growth_max. The rate divided by the samples of an
  * update is the same as without growth. Beyond the largest n the rate falls, as in the paper
- * (§5.3).
+ * (§5.3). The last update of a run may have fewer than n batches; its rate is that of n.
  */
 #ifndef GRADLAG_WORKER_OPTIMIZER_SCHEDULE_H
 #define GRADLAG_WORKER_OPTIMIZER_SCHEDULE_H
