@@ -150,8 +150,10 @@ static bool is_same_place(const json_t *then, const json_t *now)
 {
     struct stat a, b;
     const char *was = json_string_value(then), *is = json_string_value(now);
-    if (was == NULL || is == NULL || stat(was, &a) != 0)
-        return was != NULL && is != NULL;
+    if (was == NULL || is == NULL || was[0] == '\0' || is[0] == '\0') /* empty: the usual place */
+        return false;
+    if (stat(was, &a) != 0)
+        return true;
     return stat(is, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 

@@ -136,7 +136,7 @@ static status shorten(struct settings *all, double part)
                                                                   : "warmup_epochs";
     add_scaled(o, length, part, all);
     add_scaled(o, warmup, part, all);
-    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
+    for (size_t i = 0; i < COUNT_OF(phases); i++)
         if (options_declared(o, phases[i]) && options_real(o, phases[i]) > 0)
             add_scaled(o, phases[i], part, all);
 done:

@@ -345,7 +345,7 @@ static void a_run_resumes_with_another_pace_and_from_moved_data(void **state)
 {
     struct process_rig *r = *state;
     static const char *const changed[] = {"pace=gamma", "probe_every=5", "dataset.path=there",
-                                          "dataset.path=other"};
+                                          "dataset.path=other", "dataset.path="};
 #define OF_TEXT                                                                                    \
     "dataset=text", "dataset.context=16", "model=gpt", "model.layers=1", "model.width=16",         \
         "model.heads=2", "batch=4", "updates=4", "warmup_epochs=0"
@@ -355,7 +355,7 @@ static void a_run_resumes_with_another_pace_and_from_moved_data(void **state)
                      OK);
     assert_int_equal(process_shell(r, "ln here there"), OK);
     for (size_t i = 0; i < COUNT_OF(changed); i++) {
-        const bool refused = strcmp(changed[i], "dataset.path=other") == 0;
+        const bool refused = i >= 3;
         assert_int_equal(RIG_RUN(r, "run", OF_TEXT, "dataset.path=here", "resume=a.safetensors",
                                  "--dry-run", changed[i]),
                          refused ? ERROR_USAGE : OK);
