@@ -111,6 +111,16 @@ void text_add(struct text *t, const char *format, ...)
     t->length += (size_t)length;
 }
 
+void text_first_line(const char *path, char *out, size_t room)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL || fgets(out, (int)room, file) == NULL)
+        out[0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+    if (file != NULL)
+        fclose(file);
+}
+
 size_t text_utf8_length(const char *at)
 {
     const unsigned char *c = (const unsigned char *)at;

@@ -17,6 +17,9 @@ void text_add_real(struct text *t, double value);
 void text_add_bytes(struct text *t, const char *bytes, size_t length);
 /* Adds the rest of the file. ERROR_DATA: a read failed; the message is the system's. */
 status text_add_file(struct text *t, FILE *file) MUST_CHECK;
+/* The first line of a file, without newline, cut to `room` − 1 bytes; "" if there is no such file.
+ */
+void text_first_line(const char *path, char *out, size_t room);
 /* Bytes of the UTF-8 character at `at`, which is not the end; 0: not UTF-8, or U+FFFE or U+FFFF,
  * which XML excludes. */
 size_t text_utf8_length(const char *at);

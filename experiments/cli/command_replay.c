@@ -11,6 +11,7 @@
 #include "ps/virtual/replay.h"
 #include "ps/core/slices.h"
 #include "results/query/push_reader.h"
+#include "worker/cpu/onednn_instructions.h"
 #include "base/output_file.h"
 
 #include <inttypes.h>
@@ -374,6 +375,28 @@ done:
     return result;
 }
 
+/* Why a replay computes other bits, and what to do. */
+static void describe_cause(const struct recorded_run *run, char *out, size_t size)
+{
+    const char *now = onednn_instructions();
+    if (run->instructions[0] == '\0' || strcmp(run->instructions, now) == 0) {
+        snprintf(out, size,
+                 "A likely cause is another processor model or another version of gradlag; "
+                 "`gradlag show %lld` prints those of the recording",
+                 (long long)run->id);
+    } else if (onednn_offers(run->instructions)) {
+        snprintf(out, size,
+                 "It was recorded with %s, and the replay computed with %s; set "
+                 "ONEDNN_MAX_CPU_ISA=%s and replay it again",
+                 run->instructions, now, run->instructions);
+    } else {
+        snprintf(out, size,
+                 "It was recorded with %s, but oneDNN has only %s here, which rounds in another "
+                 "way; replay it on a processor that has %s",
+                 run->instructions, now, run->instructions);
+    }
+}
+
 static status report_comparison(const struct recorded_run *run, const struct training_outcome *out,
                                 const struct replay_difference *difference)
 {
@@ -386,10 +409,10 @@ static status report_comparison(const struct recorded_run *run, const struct tra
              (long long)run->id, (unsigned long long)difference->number);
     }
     if (difference->found) {
-        FAIL(ERROR_OTHER,
-             "run %lld differs from its replay: %s. A likely cause is another processor model or "
-             "another version of gradlag; `gradlag show %lld` prints those of the recording",
-             (long long)run->id, difference->text, (long long)run->id);
+        char cause[256];
+        describe_cause(run, cause, sizeof cause);
+        FAIL(ERROR_OTHER, "run %lld differs from its replay: %s. %s", (long long)run->id,
+             difference->text, cause);
     }
     if (out->updates < run->updates) {
         FAIL(ERROR_RESULTS,
@@ -401,10 +424,12 @@ static status report_comparison(const struct recorded_run *run, const struct tra
     }
     if (run->parameters_sha256[0] != '\0' &&
         strcmp(run->parameters_sha256, out->parameters_sha256) != 0) {
+        char cause[256];
+        describe_cause(run, cause, sizeof cause);
         FAIL(ERROR_OTHER,
              "run %lld differs from its replay: all rows are equal, but its parameters at the end "
-             "have SHA-256 %.12s… in the recording and %.12s… in the replay",
-             (long long)run->id, run->parameters_sha256, out->parameters_sha256);
+             "have SHA-256 %.12s… in the recording and %.12s… in the replay. %s",
+             (long long)run->id, run->parameters_sha256, out->parameters_sha256, cause);
     }
     printf("run %lld replayed: %" PRIu64 " updates from %zu gradients\n"
            "          parameters %s%s\n",

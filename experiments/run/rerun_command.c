@@ -177,6 +177,11 @@ done:
 /* Logs why the command may give another result. */
 static void warn(const struct recorded *r, const char *results)
 {
+    if (r->instructions != NULL && !onednn_offers(r->instructions)) {
+        log_warning("run %s was computed with %s, but oneDNN has only %s here, which rounds in "
+                    "another way; the bits will differ",
+                    r->id, r->instructions, onednn_instructions());
+    }
     struct version program;
     bool known = provenance_version(0, &program) && r->commit != NULL;
     if (known && (strstr(program.value, r->commit) == NULL || r->dirty != NULL)) {

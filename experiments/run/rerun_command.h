@@ -9,8 +9,9 @@
 /* Adds one line: the recorded environment variables, then `gradlag run` with every setting that
  * differs from its default; for a what-if replay `gradlag replay` with the changed settings. The
  * line has no names (tag, experiment, arm) and no files that the run wrote; results=FILE only if it
- * is not results.db. Logs why a repetition may differ: another commit, or an order of arrivals that
- * does not repeat. ERROR_USAGE: no such run. ERROR_RESULTS: its row lacks the settings. */
+ * is not results.db. Logs why a repetition may differ: another commit, an instruction set that this
+ * processor lacks, or an order of arrivals that does not repeat. ERROR_USAGE: no such run.
+ * ERROR_RESULTS: its row lacks the settings. */
 status rerun_command(const char *results, const char *run, struct text *out) MUST_CHECK;
 
 /* Adds the word, quoted for a shell if necessary. */

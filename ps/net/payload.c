@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/sha256.h"
 #include "base/shared_memory.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -238,19 +239,15 @@ const float *payload_slot(const struct payload_view *v, unsigned slot)
 
 void payload_host(uint8_t out[WIRE_HOST_BYTES])
 {
-    char text[128] = "";
-    char hex[65];
+    char boot[64], hex[65];
     struct stat space;
     struct sha256 sum;
     memset(out, 0, WIRE_HOST_BYTES);
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, text, sizeof text) : -1;
-    if (fd >= 0)
-        close(fd);
-    if (got <= 0 || stat("/proc/self/ns/pid", &space) != 0)
+    text_first_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
+    if (boot[0] == '\0' || stat("/proc/self/ns/pid", &space) != 0)
         return;
     sha256_begin(&sum);
-    sha256_add(&sum, text, (size_t)got);
+    sha256_add(&sum, boot, strlen(boot));
     sha256_add(&sum, &space.st_ino, sizeof space.st_ino);
     sha256_end(&sum, hex);
     memcpy(out, hex, WIRE_HOST_BYTES);

@@ -18,7 +18,8 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
                          "samples_used, final_accuracy, config, host ->> '$.resumed.path', "
                          "host ->> '$.resumed.sha256', EXISTS (SELECT 1 FROM event WHERE "
                          "run_id = ?1 AND code = 'worker_foreign'), host ->> '$.program', "
-                         "max(workers, coalesce(config ->> '$.\"workers.max\"', 0)) "
+                         "max(workers, coalesce(config ->> '$.\"workers.max\"', 0)), "
+                         "coalesce(host ->> '$.onednn_instructions', '') "
                          "FROM run WHERE id = ?1"));
     sqlite3_bind_int64(s, 1, r->id);
     int code = sqlite3_step(s);
@@ -42,6 +43,7 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
     const char *program = (const char *)sqlite3_column_text(s, 13);
     r->program = program != NULL ? text_copy(program) : NULL;
     r->workers_max = (unsigned)sqlite3_column_int64(s, 14);
+    database_copy_text(s, 15, r->instructions, sizeof r->instructions);
 done:
     sqlite3_finalize(s);
     return result;

@@ -23,6 +23,7 @@ struct recorded_run { /* zero-initialise; owns everything it points to */
     int64_t id;
     char uuid[37], status[16], mode[16], engine[16], parameters_sha256[65]; /* "": unknown */
     unsigned workers, workers_max; /* workers_max: numbers are 0 … workers_max − 1 */
+    char instructions[24];         /* of oneDNN, as onednn_instructions(); "": unknown */
     uint64_t updates, samples_used;
     double final_accuracy; /* NaN: not measured */
     char *config;          /* JSON: every key and value */

@@ -14,24 +14,13 @@ struct identity {
     int64_t pid, started; /* started: clock ticks after boot; 0: unknown */
 };
 
-/* Reads the first line of a file in /proc; empty if the file does not exist. */
-static void read_line(const char *path, char *out, size_t room)
-{
-    FILE *file = fopen(path, "r");
-    if (file == NULL || fgets(out, (int)room, file) == NULL)
-        out[0] = '\0';
-    out[strcspn(out, "\n")] = '\0';
-    if (file != NULL)
-        fclose(file);
-}
-
 /* The start time of a process in clock ticks after boot; 0 if it does not exist or is a zombie. */
 static int64_t started_at(int64_t pid)
 {
     char path[48], line[1024], state = 'Z';
     long long started = 0;
     snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
-    read_line(path, line, sizeof line);
+    text_first_line(path, line, sizeof line);
     /* Format: "pid (name) state ppid …". The name may contain any character. Field 22 is the start.
      */
     const char *at = strrchr(line, ')');
@@ -49,7 +38,7 @@ static void identify(struct identity *out)
     *out = (struct identity){.pid = getpid()};
     uname(&system);
     snprintf(out->host, sizeof out->host, "%s", system.nodename);
-    read_line("/proc/sys/kernel/random/boot_id", out->boot, sizeof out->boot);
+    text_first_line("/proc/sys/kernel/random/boot_id", out->boot, sizeof out->boot);
     ssize_t length = readlink("/proc/self/ns/pid", out->namespace, sizeof out->namespace - 1);
     out->namespace[length > 0 ? length : 0] = '\0';
     out->started = started_at(out->pid);

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "sync/communicator/ranks.h"
 
 #include <stdio.h>
@@ -29,7 +30,8 @@
 
 /* One rank. */
 struct nccl_member {
-    char host[64];
+    char host[64]; /* for messages */
+    char boot[64]; /* identifies the machine: containers on one have different host names */
     char pci[32];  /* of its GPU */
     int32_t ready; /* NCCL was found */
 };
@@ -40,7 +42,7 @@ static bool find_shared_gpu(const struct nccl_member *members, unsigned size, un
 {
     for (*second = 1; *second < size; ++*second) {
         for (*first = 0; *first < *second; ++*first)
-            if (strcmp(members[*first].host, members[*second].host) == 0 &&
+            if (strcmp(members[*first].boot, members[*second].boot) == 0 &&
                 strcmp(members[*first].pci, members[*second].pci) == 0)
                 return true;
     }
@@ -62,7 +64,10 @@ static status gather_members(communicator *c, struct nccl_member **out)
     status result = OK;
     struct nccl_member own = {.ready = library_is_there()};
     if (gethostname(own.host, sizeof own.host - 1) != 0)
-        FAIL(ERROR_OTHER, "gethostname failed: cannot tell which ranks share this host");
+        FAIL(ERROR_OTHER, "gethostname failed: cannot name this host");
+    text_first_line("/proc/sys/kernel/random/boot_id", own.boot, sizeof own.boot);
+    if (own.boot[0] == '\0')
+        memcpy(own.boot, own.host, sizeof own.boot);
     memcpy(own.pci, c->place->pci, sizeof own.pci);
     TRY(memory_new(out, c->size, sizeof own, "the ranks' GPUs"));
     TRY(ranks_check(MPI_Allgather(&own, (int)sizeof own, MPI_BYTE, *out, (int)sizeof own, MPI_BYTE,
@@ -171,26 +176,42 @@ done:
     return result;
 }
 
-static void nccl_close(communicator *c)
+/* `abandon` ends what NCCL has queued on the GPU. The call itself can block. */
+static void leave(communicator *c, bool abandon)
 {
     nccl *n = c->state;
     watchdog_arm(c->timeout_s, "closing NCCL");
-    nccl_leave(&n, c->failed);
+    nccl_leave(&n, abandon);
     watchdog_disarm();
     c->state = NULL;
 }
 
+static void nccl_close(communicator *c)
+{
+    leave(c, c->failed);
+}
+
 /* ---- the sum ------------------------------------------------------------------------------------
  */
+
+/* After an error of NCCL its kernels may never end, so each later wait for the GPU would not end
+ * either. */
+static status abandon_if_failed(communicator *c, status result)
+{
+    if (result != OK) {
+        const struct error why = error_save();
+        leave(c, true);
+        error_restore(&why);
+    }
+    return result;
+}
 
 /* The other live ranks come to the gate at about this time, because their limit has passed too. */
 static status handle_timeout(communicator *c, double waited_s)
 {
     status result = OK;
     const double timeout_s = c->timeout_s, look_s = timeout_s < 2 ? timeout_s : 2;
-    nccl *n = c->state;
-    nccl_leave(&n, true);
-    c->state = NULL;
+    leave(c, true);
     c->timeout_s = look_s;
     result = ranks_gate(c, WHAT);
     c->timeout_s = timeout_s;
@@ -211,7 +232,7 @@ static status nccl_device_end(communicator *c, unsigned steps)
     bool done = false, warned = false;
     watchdog_disarm();
     for (;;) {
-        TRY(nccl_done(c->state, c->place->stream, &done));
+        TRY(abandon_if_failed(c, nccl_done(c->state, c->place->stream, &done)));
         if (done)
             break;
         const uint64_t waited_ns = clock_ns() - since;
@@ -243,7 +264,7 @@ done:
 
 static status nccl_device_sum(communicator *c, float *data, size_t count, void *stream)
 {
-    return nccl_sum(c->state, data, count, stream);
+    return abandon_if_failed(c, nccl_sum(c->state, data, count, stream));
 }
 
 const char *sync_nccl_version(void)

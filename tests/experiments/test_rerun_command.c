@@ -105,6 +105,35 @@ static void the_instruction_set_of_the_run_is_printed(void **state)
     expect_repeats(r);
 }
 
+/* Neither the printed command nor a replay can give the same bits with fewer instructions. Every
+ * x86 processor has SSE4.1; no processor has the set of the edited row once the variable excludes
+ * it. */
+static void an_instruction_set_that_is_missing_here_is_named(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(setenv("ONEDNN_MAX_CPU_ISA", "SSE41", 1), 0);
+    int run = RIG_RUN(r, "run", RIG_SMALL, "record=all");
+    process_shell(r, "sqlite3 results.db \"UPDATE run SET host = json_set(host, "
+                     "'$.onednn_instructions', 'AVX512_CORE'); "
+                     "UPDATE push SET gradient_norm = 2 * gradient_norm\"");
+    int show = RIG_RUN(r, "show", "last", "--rerun");
+    bool warned = strstr(process_errors(r), "AVX512_CORE") != NULL;
+    int replay = RIG_RUN(r, "replay", "last");
+    bool blamed = strstr(process_errors(r), "AVX512_CORE") != NULL;
+    unsetenv("ONEDNN_MAX_CPU_ISA");
+    assert_int_equal(run, OK);
+    assert_int_equal(show, OK);
+    assert_true(warned);
+    assert_int_equal(replay, ERROR_OTHER);
+    assert_true(blamed);
+    process_shell(r, "sqlite3 results.db \"UPDATE run SET host = json_set(host, "
+                     "'$.onednn_instructions', 'SSE41')\"");
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    assert_null(strstr(process_errors(r), "SSE41"));
+    assert_int_equal(RIG_RUN(r, "replay", "last"), ERROR_OTHER);
+    assert_non_null(strstr(process_errors(r), "ONEDNN_MAX_CPU_ISA=SSE41"));
+}
+
 static void a_script_repeats_runs_and_compares_their_parameters(void **state)
 {
     struct process_rig *r = *state;
@@ -123,6 +152,12 @@ static void a_script_repeats_runs_and_compares_their_parameters(void **state)
                      OK);
     assert_int_equal(process_shell(r, script), 1);
     assert_non_null(strstr(process_output(r), "other   run 1 "));
+    assert_null(strstr(process_output(r), " instead of "));
+    assert_int_equal(process_shell(r, "sqlite3 results.db \"UPDATE run SET host = "
+                                      "json_set(host, '$.onednn_instructions', 'AVX9')\""),
+                     OK);
+    assert_int_equal(process_shell(r, script), 1);
+    assert_non_null(strstr(process_output(r), " instead of AVX9"));
 }
 
 static void a_row_records_program_machine_and_folder(void **state)
@@ -203,6 +238,7 @@ int main(void)
         TEST(the_printed_command_repeats_a_virtual_run_and_a_what_if_replay),
         TEST(the_relevant_environment_is_recorded_and_printed),
         TEST(the_instruction_set_of_the_run_is_printed),
+        TEST(an_instruction_set_that_is_missing_here_is_named),
         TEST(a_script_repeats_runs_and_compares_their_parameters),
         TEST(a_row_records_program_machine_and_folder),
         TEST(settings_of_the_sweep_itself_are_not_printed),

@@ -1,10 +1,12 @@
 #include "worker/cpu/onednn_compat.h"
 
+#include "base/status.h"
 #include "worker/cpu/onednn_instructions.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 void onednn_set_threads(int threads)
 {
@@ -44,24 +46,38 @@ int onednn_emulates_bf16(void)
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
+static const struct instruction_set {
+    unsigned bits;
+    const char *name;
+} instruction_sets[] = {{dnnl_cpu_isa_sse41, "SSE41"},
+                        {dnnl_cpu_isa_avx, "AVX"},
+                        {dnnl_cpu_isa_avx2, "AVX2"},
+                        {dnnl_cpu_isa_avx2_vnni, "AVX2_VNNI"},
+                        {dnnl_cpu_isa_avx512_core, "AVX512_CORE"},
+                        {dnnl_cpu_isa_avx512_core_vnni, "AVX512_CORE_VNNI"},
+                        {dnnl_cpu_isa_avx512_core_bf16, "AVX512_CORE_BF16"},
+                        {dnnl_cpu_isa_avx512_core_amx, "AVX512_CORE_AMX"}};
+
+static bool is_offered(const struct instruction_set *s)
+{
+    return ((unsigned)dnnl_get_effective_cpu_isa() & s->bits) == s->bits;
+}
+
 const char *onednn_instructions(void)
 {
-    static const struct {
-        unsigned bits;
-        const char *name;
-    } sets[] = {{dnnl_cpu_isa_sse41, "SSE41"},
-                {dnnl_cpu_isa_avx, "AVX"},
-                {dnnl_cpu_isa_avx2, "AVX2"},
-                {dnnl_cpu_isa_avx2_vnni, "AVX2_VNNI"},
-                {dnnl_cpu_isa_avx512_core, "AVX512_CORE"},
-                {dnnl_cpu_isa_avx512_core_vnni, "AVX512_CORE_VNNI"},
-                {dnnl_cpu_isa_avx512_core_bf16, "AVX512_CORE_BF16"},
-                {dnnl_cpu_isa_avx512_core_amx, "AVX512_CORE_AMX"}};
-    const unsigned has = (unsigned)dnnl_get_effective_cpu_isa();
     const char *name = "";
-    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++)
-        name = (has & sets[i].bits) == sets[i].bits ? sets[i].name : name;
+    for (size_t i = 0; i < COUNT_OF(instruction_sets); i++)
+        name = is_offered(&instruction_sets[i]) ? instruction_sets[i].name : name;
     return name;
+}
+
+bool onednn_offers(const char *instructions)
+{
+    bool offered = false;
+    for (size_t i = 0; i < COUNT_OF(instruction_sets); i++)
+        if (strcmp(instruction_sets[i].name, instructions) == 0)
+            offered = is_offered(&instruction_sets[i]);
+    return offered;
 }
 
 void onednn_layout_close(onednn_layout *l)

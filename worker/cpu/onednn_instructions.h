@@ -5,8 +5,13 @@
 #ifndef GRADLAG_WORKER_CPU_ONEDNN_INSTRUCTIONS_H
 #define GRADLAG_WORKER_CPU_ONEDNN_INSTRUCTIONS_H
 
+#include <stdbool.h>
+
 /* A value of oneDNN's variable ONEDNN_MAX_CPU_ISA, such as "AVX2": with it, a processor that has
  * more computes as this one does. "": not x86. */
 const char *onednn_instructions(void);
+/* Whether oneDNN can compute with that set here. False: the processor lacks it, the variable
+ * excludes it, or the name is unknown. */
+bool onednn_offers(const char *instructions);
 
 #endif
