@@ -34,6 +34,7 @@ struct link_peer {
     uint8_t *bytes; /* [PIECE_BYTES]: payload of every message */
     double timeout_s;
     const char *endpoint;
+    bool answered; /* a message came */
 };
 
 static void close_peer(struct link_peer *p)
@@ -153,14 +154,21 @@ static status wait_for_message(struct link_peer *p, enum wire_type type, uint64_
         struct channel_received r;
         const enum channel_event e = channel_receive(p->channel, &r);
         if (e == CHANNEL_MESSAGE && r.message.type == type) {
+            p->answered = true;
             if (until == 0 || r.message.chunk.offset + r.message.payload_bytes >= until)
                 return OK;
             begun = clock_seconds();
         }
         if (e == CHANNEL_NOTHING)
             channel_wait(p->channel, -1, POLL_MS);
-        TRY(channel_check_handshake(p->channel));
         const double waited = clock_seconds() - begun;
+        TRY(channel_check_handshake(p->channel, waited > p->timeout_s));
+        if (waited > p->timeout_s && p->answered) {
+            FAIL(ERROR_PEER,
+                 "check endpoint=%s: short messages pass, but a long one had no answer within "
+                 "%.1f s; does a part of the path have a smaller MTU, or is the link very slow?",
+                 p->endpoint, p->timeout_s);
+        }
         if (waited > p->timeout_s) {
             FAIL(ERROR_PEER,
                  "check endpoint=%s: no answer within %.1f s; check that `gradlag check --listen` "

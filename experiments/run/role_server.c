@@ -66,6 +66,8 @@ static void bound(void *context, const char *endpoint)
              keys,
              strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0
                  ? " (replace 0.0.0.0 by an address of this host)"
+             : strncmp(endpoint, "tcp://[::]:", 11) == 0
+                 ? " (replace :: by an address of this host)"
                  : "",
              hash);
 }

@@ -2,6 +2,7 @@
 #include "ps/net/channel.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/thread.h"
 #include "ps/net/unauthenticated_peers.h"
@@ -30,8 +31,11 @@ enum {
     RECONNECT_MAX_MS = 500,
     LINGER_MAX_MS = 2000,
     ENDPOINT_BYTES = 256,
-    BROKEN_HANDSHAKES = 3, /* in a row: the peers do not match */
+    BROKEN_HANDSHAKES = 3, /* in a row, without a reason: the peers may not match */
 };
+#define MISMATCH                                                                                   \
+    "does one side have no keys (curve=), do the keys come from different folders, or does "       \
+    "another program, or a forwarder without its server, listen there?"
 
 struct channel {
     void *context, *socket;
@@ -334,7 +338,7 @@ static int next_event(void *monitor)
     return event;
 }
 
-status channel_check_handshake(channel *c)
+status channel_check_handshake(channel *c, bool over)
 {
     status result = OK;
     int event;
@@ -350,29 +354,24 @@ status channel_check_handshake(channel *c)
         c->handshake_ended = true;
         c->broken_handshakes =
             event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? 0 : c->broken_handshakes + 1;
-        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && !c->has_keys)
-            FAIL(
-                ERROR_PROTOCOL,
-                "the server at %s rejects the run token of this process: does the server belong to "
-                "another run? Start this process with the run_token= that the server prints",
-                c->endpoint);
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
-            FAIL(
-                ERROR_PROTOCOL,
-                "the server at %s rejects the key of this process: its server.key has no line "
-                "`worker` with the public key in our worker.key; were new keys created on one side "
-                "only?",
-                c->endpoint);
-        /* After malformed bytes ZeroMQ does not retry. A handshake that breaks off may be the end
-         * of a server that was killed, so only several in a row are an error. */
-        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
-            c->broken_handshakes >= BROKEN_HANDSHAKES)
-            FAIL(
-                ERROR_PROTOCOL,
-                "the handshake with the program at %s failed: does one side have no keys (curve=), "
-                "do the keys come from different folders, or does another program listen there?",
-                c->endpoint);
+            FAIL(ERROR_PROTOCOL,
+                 c->has_keys
+                     ? "the server at %s rejects the key of this process: its server.key has no "
+                       "line `worker` with the public key in our worker.key; were new keys created "
+                       "on one side only?"
+                     : "the server at %s rejects the run token of this process: does the server "
+                       "belong to another run? Start this process with the run_token= that the "
+                       "server prints",
+                 c->endpoint);
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) /* ZeroMQ does not retry */
+            FAIL(ERROR_PROTOCOL, "the handshake with %s failed: " MISMATCH, c->endpoint);
+        if (c->broken_handshakes == BROKEN_HANDSHAKES)
+            log_warning("connections to %s break off, trying again: " MISMATCH, c->endpoint);
     }
+    if (over && c->broken_handshakes >= BROKEN_HANDSHAKES)
+        FAIL(ERROR_PROTOCOL, "connections to %s broke off until the time limit: " MISMATCH,
+             c->endpoint);
 done:
     return result;
 }

@@ -71,9 +71,10 @@ status channel_connect(channel **out, const char *endpoint,
                        const struct channel_options *o) MUST_CHECK;
 /* Sends the queued messages, for at most o.timeout_ms and at most two seconds, and closes. */
 void channel_close(channel **c);
-/* A worker's side, while no answer comes. ERROR_PROTOCOL: the handshake failed, because keys or
- * tokens do not match or one side has no keys. */
-status channel_check_handshake(channel *c) MUST_CHECK;
+/* A worker's side, while no answer comes; `over`: its time limit has passed. ERROR_PROTOCOL: the
+ * handshake failed, because keys or tokens do not match or one side has no keys. Some mismatches
+ * look like a forwarder whose server does not listen yet; they are an error only if `over`. */
+status channel_check_handshake(channel *c, bool over) MUST_CHECK;
 /* Makes channel_close() discard the queued messages. Use it if the peer has ended. */
 void channel_discard_unsent(channel *c);
 /* The bound endpoint, with the port that the system chose. */
@@ -96,11 +97,11 @@ static inline void channel_wait(channel *c, int wake_fd, unsigned timeout_ms)
 }
 
 /* The end of an error about an endpoint at which nothing answers: how to write IPv6, or "". Host
- * names and * mean IPv4. The text is constant. */
+ * names mean their first IPv4 address, * means IPv4. The text is constant. */
 static inline const char *channel_address_hint(const char *endpoint)
 {
     return strncmp(endpoint, "tcp://", 6) == 0 && endpoint[6] != '['
-               ? " (a host name means its IPv4 address; for IPv6 write tcp://[ADDRESS]:PORT)"
+               ? " (a host name means its first IPv4 address; for IPv6 write tcp://[ADDRESS]:PORT)"
                : "";
 }
 

@@ -336,6 +336,9 @@ static status check_server(connection *c)
     status result = OK;
     const uint64_t now = clock_ns(), beat_ns = heartbeat_answer_ns(c->heartbeat);
     char name[160], why[LIVENESS_WHY_BYTES], limit[32] = "timeout_s";
+    struct wire_text end;
+    if (heartbeat_heard_end(c->heartbeat, &end)) /* on this channel vectors may delay it */
+        return on_end(c, &end);
     if (c->silence_ms != c->timeout_ms)
         snprintf(limit, sizeof limit, "%d times timeout_s", LIVENESS_FACTOR);
     /* A pause of this process is mostly a pause of the server, too: see server_was_away(). */
@@ -343,10 +346,11 @@ static status check_server(connection *c)
         c->heard_ns = now;
     c->checked_ns = now;
     c->server.heard_ns = beat_ns > c->heard_ns ? beat_ns : c->heard_ns;
-    if (!c->welcomed)
-        TRY(channel_check_handshake(c->channel));
     snprintf(name, sizeof name, "the server at %s", c->endpoint);
-    if (liveness_is_lost(&c->server, name, c->silence_ms, now, why)) {
+    const bool lost = liveness_is_lost(&c->server, name, c->silence_ms, now, why);
+    if (!c->welcomed)
+        TRY(channel_check_handshake(c->channel, lost));
+    if (lost) {
         if (!c->welcomed)
             FAIL(ERROR_PEER,
                  "no server at %s has answered for %.1f s (limit: %s): is the server running, and "
@@ -359,10 +363,12 @@ static status check_server(connection *c)
      * them. */
     const uint64_t unanswered_ms = liveness_ms(c->heard_ns, now);
     if (unanswered_ms >= liveness_limit_ms(c->timeout_ms, 0))
-        FAIL(ERROR_PEER,
-             "the server at %s gives signs of life, but has not answered on this connection for "
-             "%.1f s (limit: %d times timeout_s): is the link slow or broken?",
-             c->endpoint, (double)unanswered_ms * 1e-3, LIVENESS_FACTOR);
+        FAIL(
+            ERROR_PEER,
+            "the server at %s gives signs of life, but has not answered on this connection for "
+            "%.1f s (limit: %d times timeout_s): is the link slow or broken, or does a part of the "
+            "path have a smaller MTU?",
+            c->endpoint, (double)unanswered_ms * 1e-3, LIVENESS_FACTOR);
     if (now - c->pinged_ns >= c->ping_ms * 1000000ULL) {
         struct wire_message ping = message_of(c, WIRE_PING);
         ping.ping.answer = 1;

@@ -17,18 +17,27 @@ struct heartbeat {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t stop_wanted;
-    bool stop;
+    bool stop, ended;
+    struct wire_text end; /* if ended */
 };
 
 static void receive_and_ping(heartbeat *h)
 {
     struct channel_received answer;
     enum channel_event event;
-    while ((event = channel_receive(h->channel, &answer)) != CHANNEL_NOTHING)
+    while ((event = channel_receive(h->channel, &answer)) != CHANNEL_NOTHING) {
+        if (event != CHANNEL_MESSAGE || answer.message.incarnation != h->ping.incarnation)
+            continue;
         /* A refusal is ignored here: the worker gets one when it sends its next message. */
-        if (event == CHANNEL_MESSAGE && answer.message.type == WIRE_PONG &&
-            answer.message.incarnation == h->ping.incarnation)
+        if (answer.message.type == WIRE_PONG)
             __atomic_store_n(&h->answer_ns, clock_ns(), __ATOMIC_RELAXED);
+        if (answer.message.type == WIRE_END) {
+            pthread_mutex_lock(&h->lock);
+            h->end = answer.message.text;
+            h->ended = true;
+            pthread_mutex_unlock(&h->lock);
+        }
+    }
     (void)channel_send(h->channel, NULL, &h->ping, NULL);
 }
 
@@ -87,6 +96,19 @@ done:
 uint64_t heartbeat_answer_ns(const heartbeat *h)
 {
     return h != NULL ? __atomic_load_n(&h->answer_ns, __ATOMIC_RELAXED) : 0;
+}
+
+bool heartbeat_heard_end(heartbeat *h, struct wire_text *out)
+{
+    bool ended = false;
+    if (h == NULL)
+        return false;
+    pthread_mutex_lock(&h->lock);
+    ended = h->ended;
+    if (ended)
+        *out = h->end;
+    pthread_mutex_unlock(&h->lock);
+    return ended;
 }
 
 void heartbeat_stop(heartbeat **p)

@@ -23,7 +23,7 @@ static bool peers_remain(const struct server *s)
 static void leave(struct server *s)
 {
     s->until_ns = clock_ns() + (server_has_failed(s) ? END_FAILED_MS : END_MS) * MS;
-    peers_end(s, s->result, s->message);
+    peers_end(s);
     if (server_leads(s))
         leader_end(s);
     server_enter(s, STATE_LEAVING); /* T8 */

@@ -241,7 +241,7 @@ void follower_tick(struct server *s, uint64_t now)
         return;
     const bool lost = liveness_is_lost(&l->life, "server 0", s->timeout_ms, now, why);
     const uint64_t unheard_ms = l->failure_sent ? liveness_ms(l->failed_ns, now) : 0;
-    if (!l->joined && channel_check_handshake(l->channel) != OK) {
+    if (!l->joined && channel_check_handshake(l->channel, lost) != OK) {
         l->over = true;
         server_fail(s, ERROR_PROTOCOL, "%s", error_message());
     } else if (lost && !l->joined) {

@@ -28,8 +28,7 @@ static bool check_work(struct server *s, unsigned w, uint64_t now)
 {
     char text[200];
     struct peer *p = &s->peers[w];
-    const bool quiet = liveness_ms(p->life.heard_ns, now) > s->timeout_ms / 2;
-    if (!is_computing(s, w) || quiet)
+    if (!is_computing(s, w) || peers_is_quiet(s, p, now))
         return false;
     const uint64_t trained_ns = training_ns_at(s, now), since_ns = p->wait_training_ns;
     const uint64_t busy_ms = liveness_ms(since_ns, trained_ns);

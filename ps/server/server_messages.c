@@ -69,8 +69,10 @@ static bool place_is_taken(struct server *s, struct peer *p, const struct channe
     char why[WIRE_TEXT_BYTES];
     bool dying =
         peers_is_member(p) && (p->life.died_ns != 0 || peer_process_has_ended(p->life.pidfd));
-    if (p->state == PEER_LEAVING || dying || leader_awaits_place(s, m->worker)) {
-        peers_let_wait(s, r); /* the place is free when training goes on, at the latest */
+    const bool may_be_dead = !peers_on_this_host(p) && peers_is_quiet(s, p, clock_ns());
+    if (p->state == PEER_LEAVING || dying || leader_awaits_place(s, m->worker) ||
+        (peers_is_member(p) && may_be_dead)) {
+        peers_let_wait(s, r); /* the place is free when training goes on or after timeout_s */
         return true;
     }
     if (p->state == PEER_ABSENT)
@@ -287,6 +289,10 @@ static void on_ping(struct server *s, unsigned w, const struct channel_received 
     struct peer *p = &s->peers[w];
     if (r->message.ping.answer == 0)
         return;
+    if (s->state == STATE_LEAVING && !channel_same_id(&p->id, &r->from)) {
+        peers_end_one(s, w, &r->from); /* on its first connection vectors may delay the end */
+        return;
+    }
     if (p->state == PEER_WELCOMED) {
         peers_welcome(s, w); /* its ready was lost */
         return;

@@ -129,16 +129,19 @@ void peers_release(struct server *s, unsigned w)
     }
 }
 
-void peers_end(struct server *s, status code, const char *text)
+void peers_end_one(struct server *s, unsigned w, const struct channel_id *to)
 {
-    for (unsigned w = 0; w < s->workers; w++) {
-        if (!peers_is_member(&s->peers[w]))
-            continue;
-        struct wire_message m = peers_message(s, w, WIRE_END);
-        m.text.code = (uint32_t)code;
-        snprintf(m.text.text, sizeof m.text.text, "%s", text);
-        (void)channel_send(s->channel, &s->peers[w].id, &m, NULL);
-    }
+    struct wire_message m = peers_message(s, w, WIRE_END);
+    m.text.code = (uint32_t)s->result;
+    snprintf(m.text.text, sizeof m.text.text, "%s", s->message);
+    (void)channel_send(s->channel, to, &m, NULL);
+}
+
+void peers_end(struct server *s)
+{
+    for (unsigned w = 0; w < s->workers; w++)
+        if (peers_is_member(&s->peers[w]))
+            peers_end_one(s, w, &s->peers[w].id);
 }
 
 /* ---- members -------------------------------------------------------------------------------- */

@@ -375,6 +375,12 @@ static inline bool peers_on_this_host(const struct peer *p)
 {
     return p->shared || p->life.pidfd >= 0;
 }
+/* It has missed its last pings, so it may be dead or cut off. */
+static inline bool peers_is_quiet(const struct server *s, const struct peer *p, uint64_t now_ns)
+{
+    const uint64_t most_ms = s->timeout_ms < LIVENESS_NAME_MS ? s->timeout_ms : LIVENESS_NAME_MS;
+    return liveness_ms(p->life.heard_ns, now_ns) > most_ms / 2;
+}
 unsigned peers_in(const struct server *s, enum peer_state state);
 /* "worker 3, worker 5": those of the first o->workers whose state is `state`. */
 void peers_name(const struct server *s, enum peer_state state, char *out, size_t size);
@@ -387,7 +393,9 @@ void peers_record_lost(struct server *s, unsigned w);
 struct wire_message peers_message(const struct server *s, unsigned w, enum wire_type type);
 void peers_welcome(struct server *s, unsigned w);
 void peers_release(struct server *s, unsigned w);
-void peers_end(struct server *s, status code, const char *text);
+/* Tell workers that the run is over, and how it ended; one worker: on connection `to`. */
+void peers_end(struct server *s);
+void peers_end_one(struct server *s, unsigned w, const struct channel_id *to);
 /* The answer shows the run's token only if the message did. */
 void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why);
 /* A sign of life for a worker whose place is not free yet. */

@@ -219,6 +219,8 @@ static struct ends train_vector(const char *at_server, const char *at_worker, co
     rig_set(ours, "curve", at_server);
     rig_set(theirs, "curve", at_worker);
     rig_set(theirs, "payload", payload);
+    if (strcmp(at_server, at_worker) != 0)
+        rig_set(theirs, "timeout_s", "3"); /* a mismatch may look like a server that starts late */
     rig_set(ours, "payload", payload);
     pid_t server = rig_serve(r, ours);
     pid_t trainer = rig_train(r, theirs, 0, 0);

@@ -380,6 +380,30 @@ static void a_worker_without_a_server_gives_up_after_the_timeout(void **state UN
     rig_close_with(r, o);
 }
 
+/* It died on another host, where the server cannot see its process. Its replacement waits. */
+static void a_worker_that_died_on_another_host_is_replaced(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 2, "4"), *second = rig_open(2, 1000);
+    rig_set(o, "on_lost", "continue");
+    r->total_samples = FOREVER;
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1);
+    struct puppet p = puppet_join(r, 1);
+    puppet_expect(&p, WIRE_RELEASE);
+    memcpy(second->endpoint, r->endpoint, sizeof r->endpoint);
+    clock_sleep_until_ns(clock_ns() + 2500000000); /* more than half of timeout_s */
+    pid_t b = rig_train(second, o, 1, 1);
+    if (!rig_until(&second->worker[1].stage, 3, 10))
+        fail_msg("%s", second->worker[1].message);
+    r->stop = 1;
+    assert_int_equal(rig_wait(server, 10), STOPPED);
+    assert_int_equal(rig_wait(a, 10), OK);
+    assert_int_equal(rig_wait(b, 10), OK);
+    channel_close(&p.channel);
+    rig_close(second);
+    rig_close_with(r, o);
+}
+
 /* ---- refused workers ---------------------------------------------------------------------- */
 
 static void the_same_number_twice_is_refused_and_the_first_goes_on(void **state UNUSED)
@@ -544,6 +568,7 @@ int main(void)
         cmocka_unit_test(workers_notice_a_killed_server_at_once),
         cmocka_unit_test(a_stopped_server_is_given_up_after_the_timeout),
         cmocka_unit_test(a_worker_without_a_server_gives_up_after_the_timeout),
+        cmocka_unit_test(a_worker_that_died_on_another_host_is_replaced),
         cmocka_unit_test(the_same_number_twice_is_refused_and_the_first_goes_on),
         cmocka_unit_test(another_model_other_settings_and_another_token_are_refused),
         cmocka_unit_test(invalid_endpoints_are_usage_errors),

@@ -48,7 +48,7 @@ struct link {
     size_t most,
         more;    /* bytes until the first connection breaks; later connections carry `more` each */
     int *breaks; /* counts them */
-    unsigned slow_us; /* for every 64 KiB to the server */
+    unsigned slow_us, slow_back_us; /* for every 64 KiB to the server, and back */
 };
 
 /* Carries bytes in both directions until one end is closed or the connection breaks. */
@@ -65,8 +65,8 @@ static _Noreturn void carry(int near, int far, const struct link *l, size_t most
             if (got <= 0 || send(ends[1 - i].fd, bytes, (size_t)got, MSG_NOSIGNAL) != got)
                 _exit(0);
             left -= (size_t)got;
-            if (i == 0)
-                usleep((useconds_t)((size_t)got * l->slow_us / sizeof bytes));
+            usleep(
+                (useconds_t)((size_t)got * (i == 0 ? l->slow_us : l->slow_back_us) / sizeof bytes));
         }
     }
     __atomic_add_fetch(l->breaks, 1, __ATOMIC_SEQ_CST);
@@ -183,6 +183,77 @@ static void a_link_that_always_breaks_at_the_same_frame_ends_the_run(void **stat
     rig_close_with(r, o);
 }
 
+static char slow_endpoint[RIG_ENDPOINT_BYTES];
+
+/* Its first release is the end of the run. */
+static status join_over_the_slow_link(struct rig *r, const options *settings, unsigned w,
+                                      unsigned argument UNUSED)
+{
+    static struct rig own; /* another endpoint than the other worker's */
+    status result = OK;
+    ps_client *client = NULL;
+    struct ps_release at;
+    own = *r;
+    memcpy(own.endpoint, slow_endpoint, sizeof own.endpoint);
+    TRY(rig_join(&own, settings, w, &client, &at));
+    if (!at.finished)
+        FAIL(ERROR_OTHER, "the parameters came before the end");
+done:
+    ps_client_close(&client);
+    return result;
+}
+
+/* The end waits behind parameters that take longer than the server waits for its workers. */
+static void a_slow_link_does_not_hide_the_end_of_the_run(void **state UNUSED)
+{
+    options *o;
+    const struct link l = {.most = SIZE_MAX, .slow_back_us = 200000}; /* 184 blocks: 37 s */
+    struct rig *r = rig_open_with(&o, 2, "4");
+    char fast_endpoint[RIG_ENDPOINT_BYTES];
+    r->count = TWELVE_CHUNKS;
+    r->total_samples = 30;
+    rig_set(o, "payload", "frames");
+    snprintf(r->listen, sizeof r->listen, "tcp://127.0.0.1:*");
+    pid_t server = rig_serve(r, o);
+    memcpy(fast_endpoint, r->endpoint, sizeof fast_endpoint);
+    pid_t link = put_link_between(r, &l);
+    memcpy(slow_endpoint, r->endpoint, sizeof slow_endpoint);
+    memcpy(r->endpoint, fast_endpoint, sizeof fast_endpoint);
+    pid_t near = rig_train(r, o, 0, 0), far = rig_fork(r, o, 1, 0, join_over_the_slow_link);
+    assert_int_equal(rig_wait(near, 30), OK);
+    if (rig_wait(far, 20) != OK)
+        fail_msg("%s", r->worker[1].message);
+    assert_int_equal(rig_wait(server, 20), OK);
+    kill(link, SIGKILL);
+    assert_int_equal(rig_wait(link, 5), 128 + SIGKILL);
+    rig_close_with(r, o);
+}
+
+/* It accepts and closes connections until then, as `ssh -L` does. */
+static void a_forwarder_may_listen_before_the_server_does(void **state UNUSED)
+{
+    options *o;
+    const struct link l = {.most = SIZE_MAX};
+    struct sockaddr_in own = loopback(0);
+    socklen_t length = sizeof own;
+    struct rig *r = rig_open_with(&o, 1, "20");
+    int place = narrow_socket(); /* finds a free port */
+    assert_int_equal(bind(place, (struct sockaddr *)&own, sizeof own), 0);
+    assert_int_equal(getsockname(place, (struct sockaddr *)&own, &length), 0);
+    close(place);
+    snprintf(r->listen, sizeof r->listen, "tcp://127.0.0.1:%d", ntohs(own.sin_port));
+    snprintf(r->endpoint, sizeof r->endpoint, "%s", r->listen);
+    pid_t link = put_link_between(r, &l), trainer = rig_train(r, o, 0, 0);
+    clock_sleep_until_ns(clock_ns() + 2000000000);
+    pid_t server = rig_serve(r, o);
+    if (rig_wait(trainer, 20) != OK)
+        fail_msg("%s", r->worker[0].message);
+    assert_int_equal(rig_wait(server, 10), OK);
+    kill(link, SIGKILL);
+    assert_int_equal(rig_wait(link, 5), 128 + SIGKILL);
+    rig_close_with(r, o);
+}
+
 /* The end of the handshake is then not read any more. BUILD=asan finds a leak. */
 static void closing_a_connection_during_its_handshake_leaks_nothing(void **state UNUSED)
 {
@@ -205,6 +276,8 @@ int main(void)
         cmocka_unit_test(a_slow_link_does_not_lose_the_server),
         cmocka_unit_test(a_link_that_breaks_during_vectors_changes_no_bit),
         cmocka_unit_test(a_link_that_always_breaks_at_the_same_frame_ends_the_run),
+        cmocka_unit_test(a_slow_link_does_not_hide_the_end_of_the_run),
+        cmocka_unit_test(a_forwarder_may_listen_before_the_server_does),
         cmocka_unit_test(closing_a_connection_during_its_handshake_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
