@@ -294,17 +294,12 @@ unsigned hosts_workers_of(const struct hosts *h, size_t index, unsigned workers,
     return left < h->at[index].slots ? left : h->at[index].slots;
 }
 
-status hosts_own_address(const struct run_host *host, const char *chosen,
-                         char out[HOST_ADDRESS_BYTES])
+static status find_route(const struct run_host *host, char out[HOST_ADDRESS_BYTES])
 {
     status result = OK;
     struct sockaddr_in to, own;
     socklen_t size = sizeof own;
     int fd = -1;
-    if (chosen[0] != '\0') {
-        TRY(host_networks_address(chosen, out, HOST_ADDRESS_BYTES));
-        return OK;
-    }
     if (!resolve(host->name, &to))
         FAIL(ERROR_USAGE,
              "hosts: this host knows no IPv4 address of '%s'; correct the name, or write the "
@@ -320,5 +315,17 @@ status hosts_own_address(const struct run_host *host, const char *chosen,
 done:
     if (fd >= 0)
         close(fd);
+    return result;
+}
+
+status hosts_own_address(const struct run_host *host, const char *chosen,
+                         char out[HOST_ADDRESS_BYTES])
+{
+    char route[HOST_ADDRESS_BYTES] = "";
+    status result = find_route(host, route);
+    if (chosen[0] == '\0')
+        memcpy(out, route, sizeof route);
+    else /* mpirun may know a name that this process does not */
+        result = host_networks_address(chosen, result == OK ? route : "", out, HOST_ADDRESS_BYTES);
     return result;
 }

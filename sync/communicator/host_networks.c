@@ -95,8 +95,9 @@ static bool read_subnet(const char *text, struct subnet *out)
     return true;
 }
 
-/* Finds the IPv4 address of this host on interface "eth0" or in subnet "10.0.0.0/8". */
-static bool find_address(const char *item, struct in_addr *out)
+/* Finds the IPv4 address of this host on interface "eth0" or in subnet "10.0.0.0/8"; NULL: the
+ * first one; else only `wanted`. */
+static bool find_address(const char *item, const struct in_addr *wanted, struct in_addr *out)
 {
     struct subnet subnet = {0};
     struct ifaddrs *all = NULL;
@@ -110,6 +111,7 @@ static bool find_address(const char *item, struct in_addr *out)
         const struct sockaddr_in *v4 = (const void *)i->ifa_addr;
         found = is_name ? strcmp(i->ifa_name, item) == 0
                         : ((v4->sin_addr.s_addr ^ subnet.base) & subnet.mask) == 0;
+        found = found && (wanted == NULL || v4->sin_addr.s_addr == wanted->s_addr);
         *out = v4->sin_addr;
     }
     freeifaddrs(all);
@@ -122,7 +124,7 @@ static status check_one(const char *item)
     struct text here = {0};
     char host[64] = "";
     struct in_addr address;
-    if (strchr(item, '/') != NULL ? find_address(item, &address) : if_nametoindex(item) != 0)
+    if (strchr(item, '/') != NULL ? find_address(item, NULL, &address) : if_nametoindex(item) != 0)
         return OK;
     host_networks_add_interfaces(&here);
     (void)gethostname(host, sizeof host - 1);
@@ -136,17 +138,22 @@ done:
     return result;
 }
 
-status host_networks_address(const char *chosen, char *out, size_t room)
+status host_networks_address(const char *chosen, const char *wanted, char *out, size_t room)
 {
     status result = OK;
-    struct in_addr address;
+    struct in_addr first, route, address;
+    const bool has_route = inet_pton(AF_INET, wanted, &route) == 1;
+    bool found = false, found_route = false;
     char *copy = text_copy(chosen), *rest = NULL;
     for (char *item = strtok_r(copy, ",", &rest); item != NULL; item = strtok_r(NULL, ",", &rest)) {
         TRY(check_one(item));
-        if (find_address(item, &address) &&
-            inet_ntop(AF_INET, &address, out, (socklen_t)room) != NULL)
-            goto done;
+        if (!found && find_address(item, NULL, &first))
+            found = true;
+        if (has_route && find_address(item, &route, &address))
+            found_route = true;
     }
+    if (found && inet_ntop(AF_INET, found_route ? &route : &first, out, (socklen_t)room) != NULL)
+        goto done;
     FAIL(ERROR_USAGE, "network.interface=%s: it has no IPv4 address on this host", chosen);
 done:
     memory_free(copy);

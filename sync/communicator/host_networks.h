@@ -14,9 +14,11 @@
  * btl_tcp_if_include or btl_tcp_if_exclude is kept. */
 status host_networks_choose(const char *chosen) MUST_CHECK;
 
-/* Writes the first IPv4 address of this host that `chosen`, a key network.interface, names, into
- * `out` of `room` bytes. ERROR_USAGE: there is none. */
-status host_networks_address(const char *chosen, char *out, size_t room) MUST_CHECK;
+/* Writes an IPv4 address of this host that `chosen`, a key network.interface, names, into `out` of
+ * `room` bytes: `wanted` ("": none) if it is among them, else the first. ERROR_USAGE: there is
+ * none. */
+status host_networks_address(const char *chosen, const char *wanted, char *out,
+                             size_t room) MUST_CHECK;
 
 /* Adds "eth0 10.0.0.1, docker0 172.17.0.1": IPv4 and IPv6 addresses without loopback and link-local
  * ones; "none" if there is none. */

@@ -1,6 +1,7 @@
 /* A server and its workers on two hosts, simulated by two network namespaces with a cable
  * between them and addresses off loopback. Needs root and `ip`; otherwise skipped. */
 #include "base/clock.h"
+#include "experiments/config/hosts.h"
 #include "tests/rigs/process_rig.h"
 
 #include <setjmp.h>
@@ -286,6 +287,29 @@ static void a_server_off_loopback_needs_keys(void **state)
     process_expect_error(r, "gradlag keygen");
 }
 
+/* An interface may have several addresses; workers need the one in their network. */
+static void the_address_of_an_interface_is_the_one_that_workers_reach(void **state UNUSED)
+{
+    const struct run_host first = {.name = "10.77.0.2"}, second = {.name = "10.78.0.2"},
+                          unknown = {.name = "no-such-host.invalid"};
+    char at_first[HOST_ADDRESS_BYTES], at_second[HOST_ADDRESS_BYTES], at_other[HOST_ADDRESS_BYTES],
+        at_unknown[HOST_ADDRESS_BYTES];
+    skip_without_hosts();
+    assert_true(shell("ip -n %s addr add 10.78.0.1/24 dev cable", name_of(0)));
+    go_to(host_fd[0]);
+    status codes[] = {hosts_own_address(&first, "cable", at_first),
+                      hosts_own_address(&second, "cable", at_second),
+                      hosts_own_address(&second, "10.77.0.0/16", at_other),
+                      hosts_own_address(&unknown, "cable", at_unknown)};
+    go_to(home);
+    for (size_t i = 0; i < COUNT_OF(codes); i++)
+        assert_int_equal(codes[i], OK);
+    assert_string_equal(at_first, "10.77.0.1");
+    assert_string_equal(at_second, "10.78.0.1");
+    assert_string_equal(at_other, "10.77.0.1");
+    assert_string_equal(at_unknown, "10.77.0.1");
+}
+
 static void a_worker_with_foreign_keys_is_refused(void **state)
 {
     struct process_rig *server = *state;
@@ -349,6 +373,7 @@ int main(void)
             process_tear_down),
         cmocka_unit_test_setup_teardown(a_server_off_loopback_needs_keys, process_set_up,
                                         process_tear_down),
+        cmocka_unit_test(the_address_of_an_interface_is_the_one_that_workers_reach),
         cmocka_unit_test_setup_teardown(a_worker_with_foreign_keys_is_refused, process_set_up,
                                         process_tear_down),
         cmocka_unit_test_setup_teardown(a_virtual_servers_link_is_shared_like_a_real_one,
