@@ -11,6 +11,7 @@
 #include "experiments/config/config.h"
 #include "experiments/run/child_process.h"
 #include "ps/net/channel.h"
+#include "ps/net/endpoint.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -173,7 +174,7 @@ static status wait_for_message(struct link_peer *p, enum wire_type type, uint64_
             FAIL(ERROR_PEER,
                  "check endpoint=%s: no answer within %.1f s; check that `gradlag check --listen` "
                  "runs there and that no firewall blocks this port%s",
-                 p->endpoint, p->timeout_s, channel_address_hint(p->endpoint));
+                 p->endpoint, p->timeout_s, endpoint_hint(p->endpoint));
         }
         if (waited > NOTICE_AFTER_S && !noticed) {
             log_warning("no answer from %s for %d s; giving up after %.0f s", p->endpoint,

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/thread.h"
+#include "ps/net/endpoint.h"
 #include "ps/net/unauthenticated_peers.h"
 #include "ps/net/payload.h"
 
@@ -30,7 +31,7 @@ enum {
     RECONNECT_MS = 20,
     RECONNECT_MAX_MS = 500,
     LINGER_MAX_MS = 2000,
-    ENDPOINT_BYTES = 256,
+    NAME_MS = 500,         /* for a host name that is being resolved, at the end */
     BROKEN_HANDSHAKES = 3, /* in a row, without a reason: the peers may not match */
 };
 #define MISMATCH                                                                                   \
@@ -45,6 +46,7 @@ struct channel {
     uint64_t run_token;
     unsigned broken_handshakes;
     bool handshake_ended; /* of the current connection */
+    bool answered;        /* a message came */
     zmq_msg_t payload;    /* second frame of the last message */
     bool router, spin, bound, has_keys;
     int linger_ms;
@@ -64,74 +66,6 @@ bool channel_may_spin(unsigned processes)
 static bool has_prefix(const char *text, const char *prefix)
 {
     return strncmp(text, prefix, strlen(prefix)) == 0;
-}
-
-static bool has_port(const char *endpoint)
-{
-    const char *port = strrchr(endpoint + strlen("tcp:"), ':');
-    if (port == NULL)
-        return false;
-    port++;
-    char *end;
-    if (strcmp(port, "*") == 0)
-        return true;
-    unsigned long number = strtoul(port, &end, 10);
-    return *port >= '0' && *port <= '9' && *end == '\0' && number >= 1 && number <= 65535;
-}
-
-/* "127.x.x.x:PORT" or "[::1]:PORT". Names are not resolved: they could resolve to any address. */
-static bool is_loopback(const char *address)
-{
-    char host[INET_ADDRSTRLEN];
-    struct in_addr number;
-    if (has_prefix(address, "[::1]:"))
-        return strpbrk(address + 6, ":;") == NULL;
-    size_t length = strcspn(address, ":");
-    if (length >= sizeof host)
-        return false;
-    memcpy(host, address, length);
-    host[length] = '\0';
-    return inet_pton(AF_INET, host, &number) == 1 && ntohl(number.s_addr) >> 24 == 127;
-}
-
-/* Whether HOST in "HOST:PORT" is not empty. */
-static bool has_host(const char *address)
-{
-    return address[0] != ':' && address[0] != '\0' && strpbrk(address, "/; ") == NULL;
-}
-
-status channel_check_endpoint(const char *endpoint, bool anywhere)
-{
-    status result = OK;
-    if (has_prefix(endpoint, "ipc://")) {
-        const size_t longest = sizeof((struct sockaddr_un *)NULL)->sun_path - 1;
-        if (strlen(endpoint + 6) > longest)
-            FAIL(ERROR_USAGE,
-                 "endpoint %s: the path of a socket may have at most %zu bytes, this one has %zu: "
-                 "choose a shorter path, for example in /tmp",
-                 endpoint, longest, strlen(endpoint + 6));
-        if (endpoint[6] == '\0')
-            FAIL(ERROR_USAGE, "endpoint %s has no path: use for example ipc:///tmp/gradlag.sock",
-                 endpoint);
-    } else if (has_prefix(endpoint, "tcp://")) {
-        if (!anywhere && !is_loopback(endpoint + 6))
-            FAIL(ERROR_USAGE,
-                 "endpoint %s is not on loopback. Without keys only ipc://, tcp://127.x.x.x:PORT "
-                 "and tcp://[::1]:PORT are allowed. Create keys with `gradlag keygen FOLDER` and "
-                 "set curve=FOLDER, or, on a private network, set trusted_network=yes",
-                 endpoint);
-        if (!has_host(endpoint + 6))
-            FAIL(ERROR_USAGE, "endpoint %s has no host: write tcp://ADDRESS:PORT", endpoint);
-        if (!has_port(endpoint))
-            FAIL(ERROR_USAGE, "endpoint %s: the port must be 1 to 65535, or * for a free one",
-                 endpoint);
-        if (strlen(endpoint) >= ENDPOINT_BYTES)
-            FAIL(ERROR_USAGE, "endpoint %s is longer than %d bytes", endpoint, ENDPOINT_BYTES - 1);
-    } else {
-        FAIL(ERROR_USAGE, "endpoint '%s' is neither ipc://PATH nor tcp://ADDRESS:PORT", endpoint);
-    }
-done:
-    return result;
 }
 
 /* ZeroMQ removes any file at an ipc path before it binds. So check first: another server may listen
@@ -210,7 +144,7 @@ static status open_socket(channel **out, const char *endpoint, int type,
 {
     status result = OK;
     channel *c = NULL;
-    TRY(channel_check_endpoint(endpoint, o->keys != NULL || o->trusted));
+    TRY(endpoint_check(endpoint, o->keys != NULL || o->trusted));
     TRY(memory_new(&c, 1, sizeof *c, "a channel"));
     zmq_msg_init(&c->payload);
     c->router = type == ZMQ_ROUTER;
@@ -272,7 +206,7 @@ status channel_bind(channel **out, const char *endpoint, const struct channel_op
 {
     status result = OK;
     channel *c = NULL;
-    TRY(channel_check_endpoint(endpoint, o->keys != NULL || o->trusted));
+    TRY(endpoint_check(endpoint, o->keys != NULL || o->trusted));
     TRY(check_path_is_free(endpoint));
     TRY(open_socket(&c, endpoint, ZMQ_ROUTER, o));
     TRY(zap_handler_open(&c->zap, c->context, o->keys, o->run_token));
@@ -405,6 +339,35 @@ done:
     return result;
 }
 
+static void *end_context(void *context)
+{
+    while (zmq_ctx_term(context) != 0 && zmq_errno() == EINTR)
+        continue;
+    return NULL;
+}
+
+/* ZeroMQ's thread may be resolving a host name, which nothing can interrupt, and which takes a
+ * minute if the name servers do not answer. Then the process does not wait for that thread. No
+ * message of a channel without an answer has a payload, so the thread uses no memory of ours. */
+static void end_context_in_time(void *context, unsigned limit_ms)
+{
+    pthread_t thread;
+    struct timespec until;
+    const struct error why = error_save();
+    if (thread_start(&thread, end_context, context, "the end of a channel") != OK) {
+        error_restore(&why);
+        end_context(context);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += limit_ms / 1000;
+    until.tv_nsec += limit_ms % 1000 * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    if (pthread_timedjoin_np(thread, NULL, &until) != 0)
+        thread_abandon(thread);
+}
+
 void channel_close(channel **p)
 {
     if (p == NULL || *p == NULL)
@@ -422,8 +385,10 @@ void channel_close(channel **p)
         zmq_close(c->socket);
     if (c->monitor != NULL)
         zmq_close(c->monitor);
-    while (c->context != NULL && zmq_ctx_term(c->context) != 0 && zmq_errno() == EINTR)
-        continue;
+    if (c->monitor != NULL && !c->answered)
+        end_context_in_time(c->context, (unsigned)c->linger_ms + NAME_MS);
+    else if (c->context != NULL)
+        end_context(c->context);
     zap_handler_close(&c->zap);
     memory_free(c);
     *p = NULL;
@@ -525,6 +490,7 @@ enum channel_event channel_receive(channel *c, struct channel_received *out)
     out->payload = NULL;
     out->why = NULL;
     unsigned frames = receive_parts(c, out, &head);
+    c->answered |= frames > 0;
     if (frames == 0) {
         event = CHANNEL_NOTHING;
         if (c->unauthenticated_peers != NULL)

@@ -69,7 +69,8 @@ status channel_bind(channel **out, const char *endpoint,
 /* Opens a worker's side. It succeeds before a server listens; messages wait until then. */
 status channel_connect(channel **out, const char *endpoint,
                        const struct channel_options *o) MUST_CHECK;
-/* Sends the queued messages, for at most o.timeout_ms and at most two seconds, and closes. */
+/* Sends the queued messages, for at most o.timeout_ms and at most two seconds, and closes. Does not
+ * wait for the resolution of a host name. */
 void channel_close(channel **c);
 /* A worker's side, while no answer comes; `over`: its time limit has passed. ERROR_PROTOCOL: the
  * handshake failed, because keys or tokens do not match or one side has no keys. Some mismatches
@@ -95,18 +96,5 @@ static inline void channel_wait(channel *c, int wake_fd, unsigned timeout_ms)
 {
     channel_wait_any(c, NULL, NULL, wake_fd, timeout_ms);
 }
-
-/* The end of an error about an endpoint at which nothing answers: how to write IPv6, or "". Host
- * names mean their first IPv4 address, * means IPv4. The text is constant. */
-static inline const char *channel_address_hint(const char *endpoint)
-{
-    return strncmp(endpoint, "tcp://", 6) == 0 && endpoint[6] != '['
-               ? " (a host name means its first IPv4 address; for IPv6 write tcp://[ADDRESS]:PORT)"
-               : "";
-}
-
-/* ERROR_USAGE: the endpoint is malformed or, unless `anywhere`, not on this host (ipc, tcp on 127.x
- * or [::1]). */
-status channel_check_endpoint(const char *endpoint, bool anywhere) MUST_CHECK;
 
 #endif

@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "worker/compression/pull_code.h"
 #include "ps/net/channel.h"
+#include "ps/net/endpoint.h"
 #include "ps/net/heartbeat.h"
 #include "ps/net/liveness.h"
 #include "ps/net/payload.h"
@@ -356,7 +357,7 @@ static status check_server(connection *c)
                  "no server at %s has answered for %.1f s (limit: %s): is the server running, and "
                  "is the endpoint right?%s",
                  c->endpoint, (double)liveness_ms(c->server.heard_ns, now) * 1e-3, limit,
-                 channel_address_hint(c->endpoint));
+                 endpoint_hint(c->endpoint));
         FAIL(ERROR_PEER, "%s %s", name, why);
     }
     /* The server answers the heartbeat, but not this channel's pings: on a slow link vectors delay

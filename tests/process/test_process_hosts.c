@@ -310,6 +310,26 @@ static void the_address_of_an_interface_is_the_one_that_workers_reach(void **sta
     assert_string_equal(at_unknown, "10.77.0.1");
 }
 
+/* The name servers do not answer, which takes a minute to find out; nothing can interrupt that. */
+static void a_worker_ends_although_a_host_name_is_being_resolved(void **state)
+{
+    struct process_rig *r = *state;
+    char script[1024];
+    skip_without_hosts();
+    snprintf(
+        script, sizeof script,
+        "printf 'nameserver 10.77.0.7\\nnameserver 10.77.0.8\\nnameserver 10.77.0.9\\n' >names; "
+        "unshare --mount sh -c 'mount --bind names /etc/resolv.conf && exec timeout 12 \"%s\" "
+        "worker dataset=gaussian model=softmax workers=1 timeout_s=2 trusted_network=yes "
+        "run_token=5ea1ed worker=0 endpoint=tcp://server.example:5555'",
+        process_program());
+    go_to(host_fd[0]);
+    int code = process_shell(r, script);
+    go_to(home);
+    if (code != ERROR_PEER) /* 124: timeout stopped it */
+        fail_msg("exit code %d: %s", code, process_errors(r));
+}
+
 static void a_worker_with_foreign_keys_is_refused(void **state)
 {
     struct process_rig *server = *state;
@@ -374,6 +394,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_server_off_loopback_needs_keys, process_set_up,
                                         process_tear_down),
         cmocka_unit_test(the_address_of_an_interface_is_the_one_that_workers_reach),
+        cmocka_unit_test_setup_teardown(a_worker_ends_although_a_host_name_is_being_resolved,
+                                        process_set_up, process_tear_down),
         cmocka_unit_test_setup_teardown(a_worker_with_foreign_keys_is_refused, process_set_up,
                                         process_tear_down),
         cmocka_unit_test_setup_teardown(a_virtual_servers_link_is_shared_like_a_real_one,

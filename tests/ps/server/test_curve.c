@@ -15,6 +15,7 @@
 #include <zmq.h>
 
 #include "ps/net/channel.h"
+#include "ps/net/endpoint.h"
 #include "ps/net/curve.h"
 #include "tests/ps/server/ps_rig.h"
 #include "tests/rigs/scratch.h"
@@ -389,16 +390,16 @@ static void the_zap_handler_answers_requests_of_any_size(void **state)
 static void endpoints_off_loopback_require_keys(void **state)
 {
     (void)state;
-    expect_error(channel_check_endpoint("tcp://10.1.2.3:5555", false), ERROR_USAGE, "curve=");
-    expect_error(channel_check_endpoint("tcp://*:5555", false), ERROR_USAGE, "curve=");
-    expect_error(channel_check_endpoint("tcp://trainer:5555", false), ERROR_USAGE, "curve=");
-    assert_int_equal(channel_check_endpoint("tcp://10.1.2.3:5555", true), OK);
-    assert_int_equal(channel_check_endpoint("tcp://*:5555", true), OK);
-    assert_int_equal(channel_check_endpoint("tcp://trainer:5555", true), OK);
-    assert_int_equal(channel_check_endpoint("tcp://127.0.0.1:*", true), OK);
-    expect_error(channel_check_endpoint("tcp://trainer", true), ERROR_USAGE, "65535");
-    expect_error(channel_check_endpoint("tcp://:5555", true), ERROR_USAGE, "tcp://:5555");
-    expect_error(channel_check_endpoint("tcp://trainer:0", true), ERROR_USAGE, "65535");
+    expect_error(endpoint_check("tcp://10.1.2.3:5555", false), ERROR_USAGE, "curve=");
+    expect_error(endpoint_check("tcp://*:5555", false), ERROR_USAGE, "curve=");
+    expect_error(endpoint_check("tcp://trainer:5555", false), ERROR_USAGE, "curve=");
+    assert_int_equal(endpoint_check("tcp://10.1.2.3:5555", true), OK);
+    assert_int_equal(endpoint_check("tcp://*:5555", true), OK);
+    assert_int_equal(endpoint_check("tcp://trainer:5555", true), OK);
+    assert_int_equal(endpoint_check("tcp://127.0.0.1:*", true), OK);
+    expect_error(endpoint_check("tcp://trainer", true), ERROR_USAGE, "65535");
+    expect_error(endpoint_check("tcp://:5555", true), ERROR_USAGE, "tcp://:5555");
+    expect_error(endpoint_check("tcp://trainer:0", true), ERROR_USAGE, "65535");
 }
 
 int main(void)
