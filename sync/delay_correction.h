@@ -6,8 +6,8 @@
  * u_t is the whole update that the optimizer makes from the delayed gradient: rate, bias correction
  * and decoupled weight decay are in it. Without a delay, u_t would have been applied d updates
  * earlier, in place of u_{t−d}. The difference of the two is the error of that update. This update
- * corrects it, once. So Σ of the applied updates is Σ u_t plus the last d of them. The first d
- * updates are ordinary ones. The optimizer's own state is not corrected.
+ * corrects it, once. The first d updates are ordinary ones. So Σ of the applied updates is Σ u_t
+ * plus the last d of them minus the first d. The optimizer's own state is not corrected.
  *
  * Source for d = 1: Zmushko, Petrov, Abdullaev, Khrushchev, Horváth 2026, "One-Step Gradient Delay
  * is Not a Barrier for Large-Scale Asynchronous Pipeline Parallel LLM Pretraining"

@@ -108,11 +108,11 @@ static status skip(struct trainer *t, unsigned batches, const char *what)
 {
     status result = OK;
     char text[128];
+    t->skipped += batches;
     if (!t->may_skip) {
         FAIL(ERROR_DIVERGED, "the %s is not finite at update %llu: lower lr, or warm up for longer",
              what, (unsigned long long)t->updates);
     }
-    t->skipped += batches;
     if (++t->skipped_last > SKIPPED_MOST) {
         FAIL(ERROR_DIVERGED,
              "the %s is not finite at update %llu, %llu times in a row: lower lr, or warm up for "
@@ -359,8 +359,9 @@ static status local_sgd_round(struct trainer *t, unsigned steps)
     TRY(replica_average(t->replica, t->local.momentum, m.notes));
     row.exchange_us = (double)(clock_ns() - began) * 1e-3;
     TRY(check_notes(t, &m));
-    if (!isfinite(m.notes[NOTE_LOSS]))
-        TRY(skip(t, steps, "loss or the gradient of a rank, or its square,"));
+    if (!isfinite(m.notes[NOTE_LOSS])) /* these batches count already */
+        TRY(skip(t, 0,
+                 "loss or the gradient of a rank, or its square, in the local steps that end"));
     TRY(report_update(t, &row, m.notes[NOTE_LOSS]));
 done:
     return result;

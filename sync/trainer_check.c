@@ -53,6 +53,12 @@ status sync_trainer_check(const options *o)
 {
     status result = OK;
     const unsigned chosen = others_of(o);
+    if (options_declared(o, "communicator.nodes") &&
+        options_integer(o, "communicator.nodes") > options_integer(o, "workers"))
+        FAIL(ERROR_USAGE,
+             "%s: communicator.nodes=%s: there are only %s ranks; use at most as many nodes",
+             options_origin(o, "communicator.nodes"), options_value(o, "communicator.nodes"),
+             options_value(o, "workers"));
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
         if (!is_set(o, rules[i].key, rules[i].value))
             continue;

@@ -141,7 +141,12 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     if (p->index == 0) {
         struct training_length length;
         const uint64_t epoch = worker_epoch_samples(p->worker);
-        TRY(training_length_of(o, epoch, (double)options_integer(o, "batch") * size, &length));
+        unsigned stages = 1;
+        uint32_t micro_batches;
+        if (pipeline)
+            TRY(pipeline_shape(o, &stages, &micro_batches));
+        TRY(training_length_of(o, epoch, (double)options_integer(o, "batch") * size / stages,
+                               &length));
         role_warn_of_warmup(o, length.total_samples, epoch);
     }
     TRY(pipeline ? pipeline_trainer_run(&trainer, out) : sync_trainer_run(&trainer, out));

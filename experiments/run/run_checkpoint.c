@@ -352,19 +352,20 @@ done:
 /* ---- reading -----------------------------------------------------------------------------------
  */
 
-/* Every number is at least 0, except the sum of losses of a model of the user. */
+/* Every number is a count or a time, except three; a sum of losses may be negative. */
 static status read_number(const char *path, const char *key, const char *text, double *out)
 {
     status result = OK;
     if (text == NULL) {
-        FAIL(
-            ERROR_DATA,
-            "%s has no note '%s': it is not a checkpoint of a run, or it is from an older version; "
-            "initial= can start a new run from its parameters",
-            path, key);
+        FAIL(ERROR_DATA,
+             "%s has no note '%s': it is no checkpoint of a run, or from an older version; "
+             "initial= can start a new run from its parameters",
+             path, key);
     }
-    const bool signed_number = strcmp(key, number_names[LOSS_SUM]) == 0;
-    if (!text_to_real(text, out) || fabs(*out) >= 9e15 || (*out < 0 && !signed_number))
+    const bool sum = strcmp(key, number_names[LOSS_SUM]) == 0;
+    const bool any_size =
+        sum || strcmp(key, number_names[SENT_BYTES]) == 0 || strcmp(key, list_names[ACCOUNT]) == 0;
+    if (!text_to_real(text, out) || (!any_size && fabs(*out) >= 9e15) || (*out < 0 && !sum))
         FAIL(ERROR_DATA, "%s: note '%s' is '%s', which is not a valid number; the file is damaged",
              path, key, text);
 done:

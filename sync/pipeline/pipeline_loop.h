@@ -17,7 +17,7 @@ struct pipeline_loop {
     struct training_length length;
     struct schedule schedule;
     struct sync_metrics report;
-    uint64_t samples;
+    uint64_t samples, computed; /* in updates; with flushes, also in the gradient of a failed one */
     /* With flushes only: */
     bool stopped;
     double seconds; /* training time that all ranks agree on, after the last update */

@@ -197,6 +197,7 @@ static status step(struct pipeline_loop *l)
     uint64_t begun = clock_ns();
     TRY(compute(l));
     TRY(pipeline_stage_wait_sent(p));
+    l->computed = after;
     uint64_t computed = clock_ns();
     TRY(link_mean(&p->link, p->gradient, p->part->count));
     uint64_t exchanged = clock_ns();
@@ -287,7 +288,7 @@ static void count_up(struct pipeline_loop *l, struct training_outcome *out)
 {
     out->updates = l->p.version;
     out->sent_bytes = (double)out->updates * sent_in_update(l) + communicator_sent_bytes(l->c);
-    out->samples_computed = l->samples;
+    out->samples_computed = l->computed > l->samples ? l->computed : l->samples;
     /* Without flushes units are in flight when a run diverges; they make no update. */
     out->samples_used = l->p.kind->flushes ? l->samples : out->updates * l->update_samples;
     out->staleness.gradients = l->p.kind->flushes ? out->updates : 0; /* all of staleness 0 */

@@ -281,6 +281,8 @@ static void a_program_that_fails_is_named_and_leaves_nothing(void **state)
     setenv("GRADIENT", "echo " ONE, 1);
     unsetenv("OPEN");
     assert_int_equal(RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "updates=20"), OK);
+    setenv("GRADIENT", "echo '{\"loss\":1,\"correct\":null}'", 1); /* it has no classes */
+    assert_int_equal(RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "updates=20"), OK);
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         for (unsigned virtual = 0; virtual < 2; virtual ++) {
             /* Only the program that hangs is waited for, for 20 × timeout_s. */

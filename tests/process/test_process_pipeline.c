@@ -265,6 +265,23 @@ static void pipedream_ends_at_a_divergence_in_any_stage(void **state)
     process_expect_nothing_left(r);
 }
 
+/* It made no update, but it was computed. */
+static void the_gradient_that_ended_a_run_counts_as_computed(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const modes[] = {"mode=async", "mode=sync", "mode=pipeline"};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(RIG_RUN(r, "run", DATA, modes[i], "model=mlp", "workers=1", "lr=1e6",
+                                 "warmup_epochs=0"),
+                         ERROR_DIVERGED);
+        process_expect_answer(
+            r,
+            "SELECT (samples_computed - samples_used) || ' ' || (samples_used = 16 "
+            "* updates) FROM run ORDER BY id DESC LIMIT 1",
+            "16 1");
+    }
+}
+
 /* ---- a stage is lost ----------------------------------------------------------------------------
  */
 
@@ -336,6 +353,7 @@ int main(void)
         PROCESS_TEST(sent_bytes_counts_the_messages_of_a_pipeline),
         PROCESS_TEST(impossible_cuts_are_usage_errors),
         PROCESS_TEST(a_diverged_pipeline_has_the_exit_code_of_divergence),
+        PROCESS_TEST(the_gradient_that_ended_a_run_counts_as_computed),
         PROCESS_TEST(pipedream_with_one_stage_gives_the_bits_of_one_rank),
         PROCESS_TEST(pipedream_repeats_bit_for_bit_and_records_staleness),
         PROCESS_TEST(pipedream_replicas_agree_and_micro_batches_are_refused),

@@ -468,6 +468,23 @@ static void a_moved_checkpoint_is_recognised_by_its_hash(void **state)
     process_expect_replayed(r);
 }
 
+/* As after a spike with on_nonfinite=skip: the sum exceeds the whole numbers of a double. */
+static void a_checkpoint_after_an_enormous_loss_resumes(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const *with =
+        RIG_WITH(RIG_DATA, "mode=sync", "workers=1", "updates=12", "evaluate_every=0",
+                 "checkpoint=at-{version}.safetensors", "checkpoint_every=0.1");
+    expect_run(r, with, NULL);
+    assert_int_equal(process_shell(r,
+                                   "cp $(ls at-*.safetensors | head -n 1) at.safetensors && "
+                                   "LC_ALL=C sed -i 's/\"loss_sum\":\"\\([0-9.]*\\)[0-9]\\{4\\}\"/"
+                                   "\"loss_sum\":\"\\1e+25\"/' at.safetensors && "
+                                   "grep -aq 'loss_sum\":\"[0-9.]*e+25' at.safetensors"),
+                     OK);
+    expect_run(r, with, "resume=at.safetensors");
+}
+
 int main(void)
 {
 #define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, process_set_up, process_tear_down)
@@ -486,6 +503,7 @@ int main(void)
         RIG_TEST(a_run_never_overwrites_a_checkpoint_of_different_settings),
         RIG_TEST(of_two_runs_with_one_checkpoint_file_the_first_keeps_it),
         RIG_TEST(a_replay_needs_the_unchanged_checkpoint),
+        RIG_TEST(a_checkpoint_after_an_enormous_loss_resumes),
         RIG_TEST(a_moved_checkpoint_is_recognised_by_its_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -310,13 +310,20 @@ const char *external_program(const external *e)
 
 /* ---- requests ---- */
 
+/* A member that may be absent: NULL if it is, or if it is null. */
+static const json_t *present(const json_t *from, const char *key)
+{
+    const json_t *value = json_object_get(from, key);
+    return json_is_null(value) ? NULL : value;
+}
+
 /* "loss": the mean over n samples, null if it is not finite; "correct": may be absent only if there
  * are no classes. */
 static status take_loss(external *e, const char *type, const json_t *from, uint32_t n,
                         struct op_loss *out)
 {
     const json_t *loss = json_object_get(from, "loss");
-    const json_t *value = json_object_get(from, "correct");
+    const json_t *value = present(from, "correct");
     const json_int_t correct = json_is_integer(value) ? json_integer_value(value) : -1;
     if (!json_is_number(loss) && !json_is_null(loss))
         return external_process_fail(e->process, "its answer to '%s' has no number 'loss'", type);
@@ -400,7 +407,7 @@ status external_evaluate(external *e, enum dataset_split split, uint32_t first, 
                       "first", (json_int_t)first, "count", (json_int_t)n),
             &answer));
     TRY(take_loss(e, "evaluate", answer, n, out));
-    const json_t *counts = json_object_get(answer, "predicted");
+    const json_t *counts = present(answer, "predicted");
     if (counts != NULL && json_array_size(counts) != e->classes) {
         result = external_process_fail(e->process,
                                        "its answer to 'evaluate' has %zu numbers in 'predicted', "
