@@ -345,7 +345,7 @@ board: all
 ## repeat: repeat RUNS=10 runs of RESULTS=FILE (EXPERIMENT=NAME), chosen at random, and compare bit for bit
 .PHONY: repeat
 repeat: all
-	$(Q)PROGRAM=$(PROGRAM) scripts/repeat-runs $(RESULTS) $(or $(RUNS),10) $(EXPERIMENT)
+	$(Q)PROGRAM=$(PROGRAM) scripts/repeat-runs '$(RESULTS)' $(or $(RUNS),10) $(EXPERIMENT)
 
 ## map: write the map of `gradlag advise`, experiments/questions/crossover.csv, from RESULTS=FILE; the next make builds it in
 .PHONY: map

@@ -199,7 +199,7 @@ static status check_run(const struct recorded_run *run)
     if (strcmp(run->mode, "async") != 0) {
         FAIL(ERROR_USAGE,
              "run %lld is synchronous and has no order of arrival to replay; `gradlag show %lld "
-             "--rerun` prints the command that repeats it (bit for bit with reduction=ordered)",
+             "--rerun` prints the command that repeats it",
              (long long)run->id, (long long)run->id);
     }
     if (strcmp(run->status, "running") == 0 || strcmp(run->status, "queued") == 0)

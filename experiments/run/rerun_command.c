@@ -93,15 +93,19 @@ void rerun_add_results(struct text *out, const char *results)
         add_setting(out, "results", results);
 }
 
-static void add_environment(struct text *out, const char *environment)
+/* Without the limits that the user set to oneDNN's instruction set: add_instructions() adds the set
+ * that was used. */
+static void add_environment(struct text *out, const struct recorded *r)
 {
     const char *name;
     json_t *value;
-    json_t *all = environment != NULL ? json_loads(environment, 0, NULL) : NULL;
+    json_t *all = r->environment != NULL ? json_loads(r->environment, 0, NULL) : NULL;
     json_object_foreach(all, name, value)
     {
-        if (json_is_string(value) && name[strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789"
-                                                       "abcdefghijklmnopqrstuvwxyz")] == '\0') {
+        const bool plain = name[strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789"
+                                             "abcdefghijklmnopqrstuvwxyz")] == '\0';
+        const bool known = r->instructions != NULL && strstr(name, "MAX_CPU_ISA") != NULL;
+        if (plain && !known && json_is_string(value)) {
             text_add(out, "%s=", name);
             rerun_add_word(out, json_string_value(value));
             text_add(out, " ");
@@ -113,9 +117,7 @@ static void add_environment(struct text *out, const char *environment)
 /* For the same bits on a processor that has more instructions. */
 static void add_instructions(struct text *out, const struct recorded *r)
 {
-    const bool differs =
-        r->instructions != NULL && strcmp(r->instructions, onednn_instructions()) != 0;
-    if (differs && (r->environment == NULL || strstr(r->environment, "MAX_CPU_ISA") == NULL)) {
+    if (r->instructions != NULL && strcmp(r->instructions, onednn_instructions()) != 0) {
         text_add(out, "ONEDNN_MAX_CPU_ISA=");
         rerun_add_word(out, r->instructions);
         text_add(out, " ");
@@ -209,7 +211,7 @@ status rerun_command(const char *results, const char *run, struct text *out)
     TRY(read_recorded(results, run, &r));
     text_add(&origin, "run %s", r.id);
     add_instructions(out, &r);
-    add_environment(out, r.environment);
+    add_environment(out, &r);
     if (strcmp(r.engine, "replay") == 0)
         TRY(add_replay(results, &r, origin.at, out));
     else

@@ -97,6 +97,13 @@ static void the_instruction_set_of_the_run_is_printed(void **state)
     process_expect_answer(r, "SELECT host ->> '$.onednn_instructions' FROM run", "SSE41");
     assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
     assert_int_equal(times_in(process_output(r), "ONEDNN_MAX_CPU_ISA=SSE41 "), 1);
+    /* The variable named a set that the processor did not have. */
+    assert_int_equal(process_shell(r, "sqlite3 results.db \"UPDATE run SET host = json_set(host, "
+                                      "'$.environment.ONEDNN_MAX_CPU_ISA', 'AVX9')\""),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    assert_int_equal(times_in(process_output(r), "ONEDNN_MAX_CPU_ISA="), 1);
+    assert_int_equal(times_in(process_output(r), "ONEDNN_MAX_CPU_ISA=SSE41 "), 1);
     assert_int_equal(process_shell(r, "sqlite3 results.db \"UPDATE run SET host = "
                                       "json_remove(host, '$.environment')\""),
                      OK);
