@@ -4,6 +4,7 @@
 #include "base/thread.h"
 #include "worker/cpu/backend_cpu_batch16.h"
 #include "base/vector.h"
+#include "worker/cpu/onednn_instructions.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +73,9 @@ static bool fuses(const struct op_description *d, enum activation a)
     case OP_LINEAR:
     case OP_CONVOLUTION:
         return a == ACTIVATION_RELU || a == ACTIVATION_TANH;
-    case OP_BATCH_NORM:
+    case OP_BATCH_NORM: /* with less than AVX2, oneDNN has only a reference for both, which is slow
+                         */
+        return a == ACTIVATION_RELU && onednn_offers("AVX2");
     case OP_ADD:
         return a == ACTIVATION_RELU;
     default:
