@@ -13,11 +13,13 @@
 #include "experiments/sweep/search.h"
 #include "experiments/run/run_summary_text.h"
 #include "results/query/query.h"
+#include "worker/cpu/onednn_instructions.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 const char command_run_help[] =
     "gradlag run [FILE.yaml] key=value… [--dry-run] [--print-config] [--quiet] [--json]\n\n"
@@ -269,6 +271,17 @@ done:
     return result;
 }
 
+/* A limit with a typing error, or one that this processor does not reach, changes nothing. */
+static void warn_of_instructions(void)
+{
+    const char *limit = getenv("ONEDNN_MAX_CPU_ISA"), *used = onednn_instructions();
+    if (limit != NULL && used[0] != '\0' && strcasecmp(limit, used) != 0 &&
+        strcasecmp(limit, "ALL") != 0 && strcasecmp(limit, "DEFAULT") != 0)
+        log_warning("ONEDNN_MAX_CPU_ISA=%s, but oneDNN computes with %s here: the processor does "
+                    "not have that set, or the name is wrong",
+                    limit, used);
+}
+
 status command_run(int argc, char **argv)
 {
     status result = OK;
@@ -320,6 +333,7 @@ status command_run(int argc, char **argv)
         goto done;
     }
     TRY(prerequisites_check(o));
+    warn_of_instructions();
     launch_catch_signals();
     TRY(launch_with_restarts(&o, &read, title, quiet, json));
 done:

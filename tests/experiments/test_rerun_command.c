@@ -92,6 +92,11 @@ static void the_instruction_set_of_the_run_is_printed(void **state)
     struct process_rig *r = *state;
     assert_int_equal(setenv("ONEDNN_MAX_CPU_ISA", "SSE41", 1), 0);
     int code = RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant");
+    assert_null(strstr(process_errors(r), "SSE41"));
+    setenv("ONEDNN_MAX_CPU_ISA", "SSE4", 1);
+    assert_int_equal(
+        RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "results=other.db"), OK);
+    process_expect_errors_contain(r, "ONEDNN_MAX_CPU_ISA=SSE4,");
     unsetenv("ONEDNN_MAX_CPU_ISA");
     assert_int_equal(code, OK);
     process_expect_answer(r, "SELECT host ->> '$.onednn_instructions' FROM run", "SSE41");
