@@ -137,6 +137,67 @@ static void close_descriptors(struct launch *l)
     }
 }
 
+/* Takes "gradlag worker 4: error: …" of a worker on another host, which has no status pipe. */
+static bool store_error(struct launch *l)
+{
+    static const char before[] = "gradlag worker ", between[] = ": error: ";
+    char *end = NULL;
+    if (l->line.length == 0 || strncmp(l->line.at, before, strlen(before)) != 0)
+        return false;
+    const unsigned long index = strtoul(l->line.at + strlen(before), &end, 10);
+    if (strncmp(end, between, strlen(between)) != 0)
+        return false;
+    for (unsigned i = 1; i < l->places; i++) {
+        struct watched *w = &l->processes[i];
+        if (w->host == NULL || index < w->first || index >= w->first + w->count)
+            continue;
+        if (w->message == NULL) {
+            struct text text = {0};
+            text_add(&text, "worker %lu: %.*s", index, (int)strcspn(end + strlen(between), "\n"),
+                     end + strlen(between));
+            w->message = text_copy(text.at);
+            text_free(&text);
+        }
+        return true;
+    }
+    return false;
+}
+
+/* Passes lines of our own processes to the user. Keeps lines of mpirun for the case that no process
+ * reports why the ranks ended. */
+static void pass_line(struct launch *l)
+{
+    if (store_error(l)) {
+        l->line.length = 0;
+        return;
+    }
+    if (l->async || strncmp(l->line.at, "gradlag", 7) == 0) {
+        progress_clear(&l->progress);
+        ssize_t written = write(STDERR_FILENO, l->line.at, l->line.length);
+        (void)written;
+    } else if (l->line.length > 1 && l->line.at[0] != '-' && l->mpirun_output.length < 8192) {
+        text_add(&l->mpirun_output, "%s", l->line.at);
+    }
+    l->line.length = 0;
+}
+
+void launch_read_stderr(struct launch *l, bool last)
+{
+    char bytes[4096];
+    ssize_t got;
+    while ((got = read(l->stderr_fd, bytes, sizeof bytes)) > 0) {
+        for (ssize_t i = 0; i < got; i++) {
+            text_add_bytes(&l->line, &bytes[i], 1);
+            if (bytes[i] == '\n' || l->line.length > 4000)
+                pass_line(l);
+        }
+    }
+    if (last && l->line.length > 0) { /* an incomplete line of a killed process */
+        text_add(&l->line, "\n");
+        pass_line(l);
+    }
+}
+
 /* An empty file in memory for dataset_shared.h. A process reaches it through /proc, because mpirun
  * closes descriptors. If it cannot be created, each process builds the data for itself. */
 static void open_dataset_file(struct launch *l)

@@ -81,6 +81,9 @@ void launch_list_hosts(struct launch *l);
 /* Removes a setting from those of every process. */
 void launch_drop_argument(struct launch *l, const char *key);
 
+/* Passes lines that the processes wrote to stderr to the user. last: also an incomplete line. */
+void launch_read_stderr(struct launch *l, bool last);
+
 /* Runs in this process; `run_id` is the run's row. */
 status launch_virtual(const struct launch_options *o, int64_t run_id,
                       struct progress *progress) MUST_CHECK;
@@ -93,8 +96,8 @@ status launch_bound(struct launch *l, unsigned server, const char *endpoint, boo
 status launch_start_ranks(struct launch *l) MUST_CHECK;
 /* The other host that has this worker; NULL: this host. */
 const struct run_host *launch_host_of(const struct launch *l, unsigned index);
-/* Starts a lost worker again; on another host with an mpirun of its own. */
-status launch_start_again(struct launch *l, unsigned index) MUST_CHECK;
+/* Starts the lost workers again whose time has come (again_ns). */
+void launch_start_lost_workers(struct launch *l);
 
 /* launch_restart.c: ranks are started again from the last checkpoint after the loss of one. */
 bool launch_may_restart(const struct launch *l);

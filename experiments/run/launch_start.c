@@ -1,6 +1,7 @@
 /*
  * launch_start.c — starts the processes of a run, with their command lines and environments.
  */
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -245,7 +246,8 @@ done:
     return result;
 }
 
-status launch_start_again(struct launch *l, unsigned index)
+/* Starts a lost worker again; on another host with an mpirun of its own. */
+static status start_again(struct launch *l, unsigned index)
 {
     struct watched *w = &l->processes[1 + index];
     const struct run_host *host = launch_host_of(l, index);
@@ -254,6 +256,25 @@ status launch_start_again(struct launch *l, unsigned index)
     *w = (struct watched){0};
     return host == NULL ? start_numbered(l, w, ROLE_WORKER, index)
                         : start_host(l, w, host, index, 1);
+}
+
+void launch_start_lost_workers(struct launch *l)
+{
+    for (unsigned i = 0; i < l->workers && l->async; i++) {
+        struct watched *w = &l->processes[1 + i];
+        if (w->again_ns == 0 || clock_ns() < w->again_ns)
+            continue;
+        w->again_ns = 0;
+        if (l->verdict != OK || l->ending_ns != 0 || !l->processes[0].child.running)
+            continue;
+        progress_clear(&l->progress);
+        log_info("worker %u is started again (restart %lld of %lld)", i, (long long)l->restarts,
+                 (long long)options_integer(l->o->settings, "restarts"));
+        status_pipe_forget_end(&l->pipe, i);
+        if (start_again(l, i) != OK)
+            log_warning("%s", error_message());
+        w->was_lost = true;
+    }
 }
 
 /* True if the endpoint of the one server is known before it listens, so that the workers can load

@@ -52,10 +52,11 @@ static void fail(struct launch *l, status code, const char *text)
     if (l->verdict != OK)
         return;
     set_verdict(l, code, text);
-    if (code != STOPPED) {
-        /* The server reads the reason and writes it into the run's row. */
+    /* The server reads the reason and writes it into the run's row. */
+    if (code != STOPPED)
         role_write_verdict(l->folder.path, code, text);
-    }
+    else
+        role_forget_verdict(l->folder.path); /* that of on_host_failure() */
     request_end(l);
 }
 
@@ -172,30 +173,62 @@ static void plan_again(struct launch *l, unsigned index, double pause_s)
     w->again_ns = w->again_ns == 0 || at_ns < w->again_ns ? at_ns : w->again_ns;
 }
 
+/* Says why the workers of another host have failed. Returns the exit code of the run. */
+static status describe_host(const struct watched *w, struct text *out)
+{
+    const int how = w->child.wait_status;
+    char path[PATH_MAX], end[96];
+    if (w->message != NULL) {
+        text_add(out, "host %s: %s", w->host->name, w->message);
+        return WIFEXITED(how) ? (status)WEXITSTATUS(how) : ERROR_PEER;
+    }
+    if (WIFEXITED(how) && WEXITSTATUS(how) == STOPPED) {
+        text_add(out, "the workers of host %s were told to stop", w->host->name);
+        return STOPPED;
+    }
+    child_describe(how, end);
+    text_add(out,
+             "the workers of host %s are lost: mpirun %s. Either the host is gone, or mpirun "
+             "cannot start gradlag there: try `mpirun --host %s %s --version`",
+             w->host->name, end, w->host->name, role_program_path(path));
+    return ERROR_PEER;
+}
+
+static bool run_continues(const struct launch *l)
+{
+    return strcmp(options_text(l->o->settings, "on_lost"), "continue") == 0;
+}
+
+/* Whether the end of a host's mpirun can still decide about the run. */
+static bool is_undecided(const struct launch *l)
+{
+    return l->verdict == OK && l->ending_ns == 0 && l->processes[0].child.running;
+}
+
+/* mpirun has ended. Its daemon on the other host sends SIGTERM to the workers, and a worker then
+ * tells the server that it was asked to stop. The server ends the run with this reason instead. */
+static void on_host_failure(struct launch *l, struct watched *w)
+{
+    struct text text = {0};
+    w->failed_ns = clock_ns();
+    if (run_continues(l) || !is_undecided(l))
+        return;
+    const status code = describe_host(w, &text);
+    if (code != STOPPED)
+        role_write_verdict(l->folder.path, code, text.at);
+    text_free(&text);
+}
+
 /* The workers of another host have failed. If the server has ended the run meanwhile, its own error
  * counts. */
 static void judge_host(struct launch *l, struct watched *w)
 {
-    const int how = w->child.wait_status;
-    const bool continues = strcmp(options_text(l->o->settings, "on_lost"), "continue") == 0;
     struct text text = {0};
-    char path[PATH_MAX];
     w->failed_ns = 0;
-    if (l->verdict != OK || l->ending_ns != 0 || !l->processes[0].child.running)
+    if (!is_undecided(l))
         return;
-    if (w->message != NULL) {
-        text_add(&text, "host %s: %s", w->host->name, w->message);
-    } else {
-        char end[96];
-        child_describe(how, end);
-        text_add(&text,
-                 "the workers of host %s are lost: mpirun %s. Either the host is gone, or mpirun "
-                 "cannot start gradlag there: try `mpirun --host %s %s --version`",
-                 w->host->name, end, w->host->name, role_program_path(path));
-    }
-    const status code =
-        w->message != NULL && WIFEXITED(how) ? (status)WEXITSTATUS(how) : ERROR_PEER;
-    if (continues && !all_workers_failed(l)) {
+    const status code = describe_host(w, &text);
+    if (run_continues(l) && !all_workers_failed(l)) {
         progress_clear(&l->progress);
         log_warning("%s; the run continues without its workers (on_lost=continue)", text.at);
         /* The server loses workers of another host after timeout_s. */
@@ -207,25 +240,6 @@ static void judge_host(struct launch *l, struct watched *w)
         fail(l, code, text.at);
     }
     text_free(&text);
-}
-
-static void start_lost_workers(struct launch *l)
-{
-    for (unsigned i = 0; i < l->workers && l->async; i++) {
-        struct watched *w = &l->processes[1 + i];
-        if (w->again_ns == 0 || clock_ns() < w->again_ns)
-            continue;
-        w->again_ns = 0;
-        if (l->verdict != OK || l->ending_ns != 0 || !l->processes[0].child.running)
-            continue;
-        progress_clear(&l->progress);
-        log_info("worker %u is started again (restart %lld of %lld)", i, (long long)l->restarts,
-                 (long long)options_integer(l->o->settings, "restarts"));
-        status_pipe_forget_end(&l->pipe, i);
-        if (launch_start_again(l, i) != OK)
-            log_warning("%s", error_message());
-        w->was_lost = true;
-    }
 }
 
 /* The server has freed the place of a worker on another host. An mpirun whose workers are all lost
@@ -264,14 +278,15 @@ static void judge_end(struct launch *l, struct watched *w)
     struct text text = {0};
     bool succeeded = WIFEXITED(how) && WEXITSTATUS(how) == 0 && (!w->reported || w->code == OK);
     if (w->host != NULL) {
-        w->failed_ns = succeeded ? 0 : clock_ns();
+        w->failed_ns = 0;
+        if (!succeeded)
+            on_host_failure(l, w);
         return;
     }
     if (l->error_is_secondhand && w == &l->processes[0] && w->reported && w->code != OK) {
         l->error_is_secondhand = false;
         set_verdict(l, w->code, w->message);
     }
-    bool continues = strcmp(options_text(l->o->settings, "on_lost"), "continue") == 0;
     if (succeeded || l->verdict != OK)
         goto done;
     if (w->dismissal == PS_RUN_ENDED && l->processes[0].child.running) {
@@ -295,7 +310,7 @@ static void judge_end(struct launch *l, struct watched *w)
             (long)w->child.pid, end);
     }
     status code = w->reported && w->code != OK ? w->code : ERROR_PEER;
-    if (w->role == ROLE_WORKER && continues && !all_workers_failed(l)) {
+    if (w->role == ROLE_WORKER && run_continues(l) && !all_workers_failed(l)) {
         progress_clear(&l->progress);
         log_warning("%s; the run continues without it (on_lost=continue)", text.at);
         status_pipe_note_end(&l->pipe, w->index);
@@ -371,63 +386,6 @@ static status read_messages(struct launch *l)
     }
 done:
     return result;
-}
-
-/* Takes "gradlag worker 4: error: …" of a worker on another host, which has no status pipe. */
-static bool store_error(struct launch *l)
-{
-    static const char before[] = "gradlag worker ", between[] = ": error: ";
-    char *end = NULL;
-    if (l->line.length == 0 || strncmp(l->line.at, before, strlen(before)) != 0)
-        return false;
-    const unsigned long index = strtoul(l->line.at + strlen(before), &end, 10);
-    if (strncmp(end, between, strlen(between)) != 0)
-        return false;
-    for (unsigned i = 1; i < l->places; i++) {
-        struct watched *w = &l->processes[i];
-        if (w->host == NULL || index < w->first || index >= w->first + w->count)
-            continue;
-        if (w->message == NULL) {
-            struct text text = {0};
-            text_add(&text, "worker %lu: %.*s", index, (int)strcspn(end + strlen(between), "\n"),
-                     end + strlen(between));
-            w->message = text_copy(text.at);
-            text_free(&text);
-        }
-        return true;
-    }
-    return false;
-}
-
-/* Passes lines of our own processes to the user. Keeps lines of mpirun for the case that no process
- * reports why the ranks ended. */
-static void pass_line(struct launch *l)
-{
-    if (store_error(l)) {
-        l->line.length = 0;
-        return;
-    }
-    if (l->async || strncmp(l->line.at, "gradlag", 7) == 0) {
-        progress_clear(&l->progress);
-        ssize_t written = write(STDERR_FILENO, l->line.at, l->line.length);
-        (void)written;
-    } else if (l->line.length > 1 && l->line.at[0] != '-' && l->mpirun_output.length < 8192) {
-        text_add(&l->mpirun_output, "%s", l->line.at);
-    }
-    l->line.length = 0;
-}
-
-static void read_stderr(struct launch *l)
-{
-    char bytes[4096];
-    ssize_t got;
-    while ((got = read(l->stderr_fd, bytes, sizeof bytes)) > 0) {
-        for (ssize_t i = 0; i < got; i++) {
-            text_add_bytes(&l->line, &bytes[i], 1);
-            if (bytes[i] == '\n' || l->line.length > 4000)
-                pass_line(l);
-        }
-    }
 }
 
 static void check_signals(struct launch *l)
@@ -576,12 +534,12 @@ status launch_watch(struct launch *l)
             l->processes[i].ended_now = child_poll(&l->processes[i].child);
         /* child_poll() comes first: the last message of an ended process is then in the pipe. */
         TRY(read_messages(l));
-        read_stderr(l);
+        launch_read_stderr(l, false);
         for (unsigned i = 0; i < l->places; i++)
             if (l->processes[i].ended_now)
                 judge_end(l, &l->processes[i]);
         judge_hosts(l);
-        start_lost_workers(l);
+        launch_start_lost_workers(l);
         check_signals(l);
         check_limits(l);
         if (l->killed)
@@ -591,10 +549,6 @@ status launch_watch(struct launch *l)
     }
 done:
     launch_kill_all(l);
-    read_stderr(l);
-    if (l->line.length > 0) { /* an incomplete line of a killed process */
-        text_add(&l->line, "\n");
-        pass_line(l);
-    }
+    launch_read_stderr(l, true);
     return result;
 }

@@ -9,7 +9,7 @@
 struct origin {
     const char *path;
     char sha256[65];
-    uint64_t version, lost; /* lost: later versions of that run; 0 if the run is unknown */
+    uint64_t version, lost; /* lost: recorded later versions of that run; 0 if it is unknown */
     bool asynchronous;
     uint64_t computed; /* samples computed up to the checkpoint, of an asynchronous run */
     struct origin_run run;
@@ -32,8 +32,9 @@ static void describe(const struct origin *from, struct text *out)
 {
     text_add(out, "from update %llu ", (unsigned long long)from->version);
     if (from->run.id > 0) {
-        text_add(out, "of run %lld: rolled back by %llu version%s", (long long)from->run.id,
-                 (unsigned long long)from->lost, plural(from->lost));
+        text_add(out, "of run %lld: rolled back by %s%llu version%s", (long long)from->run.id,
+                 from->run.was_killed ? "at least " : "", (unsigned long long)from->lost,
+                 plural(from->lost));
     } else {
         text_add(out, "of a run that is not in this results file; the number of versions rolled "
                       "back is unknown");

@@ -248,14 +248,17 @@ static void verdict_path(const char *folder, size_t length, char out[160])
     snprintf(out, 160, "%.*s/verdict", (int)length, folder);
 }
 
+/* A waiting server must not read half of it (await_verdict). */
 void role_write_verdict(const char *folder, status code, const char *text)
 {
-    char path[160];
+    char path[160], unfinished[168];
     verdict_path(folder, strlen(folder), path);
-    FILE *file = fopen(path, "w");
+    snprintf(unfinished, sizeof unfinished, "%s.new", path);
+    FILE *file = fopen(unfinished, "w");
     if (file != NULL) {
         fprintf(file, "%d %s", (int)code, text);
         fclose(file);
+        (void)rename(unfinished, path);
     }
 }
 
@@ -266,8 +269,18 @@ void role_forget_verdict(const char *folder)
     unlink(path);
 }
 
+/* A worker was told to stop, but this server was not: the worker's host may have failed. The
+ * starter stores this when it sees it, or asks this server to stop. */
+static void await_verdict(const char *path)
+{
+    enum { LIMIT_S = 3, PAUSE_MS = 20 };
+    const uint64_t until = clock_ns() + LIMIT_S * UINT64_C(1000000000);
+    while (stop == 0 && access(path, F_OK) != 0 && clock_ns() < until)
+        clock_sleep_until_ns(clock_ns() + PAUSE_MS * UINT64_C(1000000));
+}
+
 /* If the starter stopped this server because the run failed, returns the stored reason. */
-static status read_verdict(status ended)
+static status read_verdict(const struct role_process *p, status ended)
 {
     char path[160];
     int code = 0;
@@ -277,6 +290,8 @@ static status read_verdict(status ended)
     if (ended != STOPPED || slash == NULL)
         return ended;
     verdict_path(pipe, (size_t)(slash - pipe), path);
+    if (p->role == ROLE_SERVER && p->recorder != NULL)
+        await_verdict(path);
     FILE *file = fopen(path, "r");
     if (file == NULL)
         return ended;
@@ -322,7 +337,7 @@ status role_finish_row(struct role_process *p, status ended, const struct traini
 status role_end(struct role_process *p, status ended, const struct training_outcome *outcome)
 {
     progress_clear(&p->progress);
-    ended = read_verdict(ended);
+    ended = read_verdict(p, ended);
     if (p->recorder != NULL && p->run_id > 0) {
         ended = role_finish_row(p, ended, outcome);
         if (!status_pipe_exists() && ended == OK) {

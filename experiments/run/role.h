@@ -78,10 +78,10 @@ void role_ignore_leaks_of_mpi(void);
 const char *role_program(void);
 /* Its path in the file system, for other hosts. Returns `path`. */
 const char *role_program_path(char path[PATH_MAX]);
-/* Called by the starter before it stops the server: stores why the run failed, for the run's row.
- */
+/* Called by the starter before it stops the server, or when a host has failed: stores why the run
+ * failed, for the run's row. A server that does not end with STOPPED ignores it. */
 void role_write_verdict(const char *folder, status code, const char *text);
-/* Takes that back, before the ranks start again. */
+/* Takes that back, before the ranks start again or after a request to stop. */
 void role_forget_verdict(const char *folder);
 
 #endif

@@ -6,16 +6,18 @@
 #include "ps/core/late_workers.h"
 #include "ps/trainer.h"
 
+enum { RESTARTS_MAX = 1000 }; /* as in keys.def */
+
 /* Key restarts. Only a worker that was started by hand or by a launcher has it: `gradlag run`
  * starts workers again itself. After the loss of its server the worker tries to join once a second,
  * until timeout_s has passed. The new server decides at which batch the worker goes on. A refused
  * worker does the same: its server may be a new one, on another host, or may have evicted it. */
-static status train(const struct role_process *p, const struct ps_trainer_options *trainer)
+static status train(const struct role_process *p, const struct ps_trainer_options *trainer,
+                    unsigned most)
 {
     const uint64_t second_ns = 1000000000;
     const uint64_t limit_ns = (uint64_t)(options_real(p->settings, "timeout_s") * 1e9);
-    const int64_t most = options_integer(p->settings, "restarts");
-    int64_t restarts = 0;
+    unsigned restarts = 0;
     uint64_t lost_ns = 0;
     for (;;) {
         const status result = ps_trainer_run(trainer);
@@ -26,15 +28,15 @@ static status train(const struct role_process *p, const struct ps_trainer_option
         if (*trainer->joined) {
             lost_ns = now;
             log_warning("%s; worker %u joins again if a server answers within %s s (timeout_s; "
-                        "restart %lld of %lld)",
+                        "restart %u of %u)",
                         error_message(), p->index, options_value(p->settings, "timeout_s"),
-                        (long long)++restarts, (long long)most);
+                        ++restarts, most);
         }
         clock_sleep_until_ns(now + second_ns);
     }
 }
 
-static status work(struct role_process *p)
+static status work(struct role_process *p, unsigned restarts)
 {
     status result = OK;
     const options *o = p->settings;
@@ -70,7 +72,7 @@ static status work(struct role_process *p)
              "the server did not listen within %d s: it hangs, or generating the "
              "dataset takes too long",
              LOADING_LIMIT_S);
-    TRY(train(p, &trainer));
+    TRY(train(p, &trainer, restarts));
 done:
     return result;
 }
@@ -91,12 +93,14 @@ status command_worker(int argc, char **argv)
     struct settings read = {0};
     struct role_process p = {.role = ROLE_WORKER};
     struct training_outcome none = {0};
-    unsigned index = 0;
+    unsigned index = 0, restarts = 0;
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(role_worker_index(&read, &index));
+    /* As a key of a run it needs checkpoint=, which is the server's. */
+    TRY(role_take_number(&read, "restarts", RESTARTS_MAX + 1, &restarts));
     role_default_workers(&read);
     TRY(role_begin(&p, ROLE_WORKER, index, &read));
-    TRY(work(&p));
+    TRY(work(&p, restarts));
 done:
     result = role_end(&p, result, &none);
     settings_free(&read);

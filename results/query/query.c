@@ -362,7 +362,8 @@ status query_find_origin(const char *results, const char *config_hash, const cha
         " (SELECT max(update_version) FROM push WHERE run_id = id AND outcome IN ('applied', "
         "'aggregated')),"
         " (SELECT max(update_version) FROM step WHERE run_id = id),"
-        " (SELECT max(version) FROM checkpoint WHERE run_id = id), 0) FROM run "
+        " (SELECT max(version) FROM checkpoint WHERE run_id = id), 0),"
+        " CASE engine WHEN 'real' THEN sent_bytes ELSE host ->> '$.device' END IS NULL FROM run "
         "WHERE id <> ?3 AND (host ->> '$.resumed.sha256' = ?4 OR "
         "id IN (SELECT run_id FROM checkpoint WHERE sha256 = ?4) OR "
         "config_hash = ?1 AND (host ->> '$.resumed.path' = ?2 OR "
@@ -377,6 +378,7 @@ status query_find_origin(const char *results, const char *config_hash, const cha
         out->id = sqlite3_column_int64(s, 0);
         snprintf(out->uuid, sizeof out->uuid, "%s", (const char *)sqlite3_column_text(s, 1));
         out->updates = (uint64_t)sqlite3_column_int64(s, 2);
+        out->was_killed = sqlite3_column_int(s, 3) != 0;
     }
 done:
     sqlite3_finalize(s);

@@ -111,6 +111,7 @@ struct origin_run {
     int64_t id; /* 0: unknown */
     char uuid[40];
     uint64_t updates; /* recorded updates of that run */
+    bool was_killed;  /* its writer did not end the row: the last updates may not be recorded */
 };
 status query_find_origin(const char *results, const char *config_hash, const char *path,
                          const char *sha256, int64_t run_id, struct origin_run *out) MUST_CHECK;

@@ -17,9 +17,11 @@
 #include <unistd.h>
 
 /* Three seconds and more, with a checkpoint every 5 updates of a worker. */
-#define MODEST                                                                                     \
-    RIG_DATA, "samples=3000", "batch=10", "evaluate_every=0.5", "pace=constant",                   \
-        "pace.mean_ms=20", "checkpoint=at-{version}.safetensors", "checkpoint_every=0.1"
+#define WITHOUT_CHECKPOINT                                                                         \
+    RIG_DATA, "samples=3000", "batch=10", "evaluate_every=0.5", "pace=constant", "pace.mean_ms=20"
+#define CHECKPOINT       "checkpoint=at-{version}.safetensors"
+#define CHECKPOINT_EVERY "checkpoint_every=0.1"
+#define MODEST           WITHOUT_CHECKPOINT, CHECKPOINT, CHECKPOINT_EVERY
 
 /* Kills one process of the run when it has written a checkpoint. `word`: an argument of that
  * process alone. */
@@ -241,13 +243,15 @@ static void start_member(const struct members *m, unsigned i, const char *resume
              serves ? i : i - m->servers);
     const char *const arguments[] = {serves ? "server" : "worker",
                                      number,
-                                     MODEST,
+                                     WITHOUT_CHECKPOINT,
                                      "workers=2",
                                      "run_token=5ea1ed",
                                      "restarts=1",
                                      m->timeout,
                                      m->count,
                                      m->endpoint,
+                                     serves ? CHECKPOINT : NULL, /* a worker writes none */
+                                     CHECKPOINT_EVERY,
                                      resume,
                                      NULL};
     text_add(&script, "exec %s gradlag",

@@ -105,6 +105,10 @@ static void a_stopped_run_of_one_worker_resumes_to_the_same_bits(void **state)
         "|| (b.host ->> '$.resumed.lost') || ' ' || (b.host ->> "
         "'$.resumed.run') FROM run r, run b WHERE r.id = 2 AND b.id = 3",
         "1");
+    process_expect_answer(r,
+                          "SELECT detail LIKE '%rolled back by 0 %' FROM event WHERE run_id = 3 "
+                          "AND code = 'resumed'",
+                          "1");
     process_expect_nothing_left(r);
     /* After a run that finished, --resume starts a new run. */
     expect_run(r,
@@ -158,7 +162,7 @@ static void expect_what_was_lost(struct process_rig *r, const char *killed, unsi
         "a.updates - (b.host ->> '$.resumed.version')) AND b.host ->> '$.resumed.run' = a.uuid AND "
         ""
         "a.status = 'failed' AND (SELECT count(*) FROM event WHERE run_id = b.id AND code = "
-        "'resumed' AND detail LIKE '%%' || a.id || '%%' || "
+        "'resumed' AND detail LIKE '%%' || a.id || '%%at least ' || "
         "(b.host ->> '$.resumed.lost') || '%%') = 1 AND (SELECT min(update_version) "
         "FROM push WHERE run_id = b.id) = (b.host ->> '$.resumed.version') + 1 FROM run a, "
         "run b WHERE a.id = %s AND b.id = " LAST,

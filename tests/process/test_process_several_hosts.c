@@ -133,6 +133,24 @@ static void a_lost_host_ends_the_run(void **state)
     process_expect_errors_contain(r, "10.79.0.2");
 }
 
+/* The daemon of the killed mpirun asks its worker to stop. Nobody asked the run to stop. */
+static void a_killed_mpirun_is_a_lost_host_and_the_run_restarts(void **state)
+{
+    struct process_rig *r = *state;
+    if (with_hosts(r, ON(1) "tag=$hosts hosts=10.79.0.1:1,10.79.0.2:1,10.79.0.3:1 mode=async "
+                            "dataset=gaussian dataset.size=8 dataset.samples=1000 model=softmax "
+                            "updates=1000 batch=10 evaluate_every=0 pace=constant pace.mean_ms=20 "
+                            "timeout_s=10 restarts=1 checkpoint=at-{version}.safetensors "
+                            "checkpoint_every=0.1 & await_rows push 1; await_rows checkpoint 1; "
+                            "pkill -9 -f \"^mpirun .*10.79.0.2:1 .*tag=$hosts \"; wait $!") != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_errors_contain(r, "killed by signal 9");
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "failed finished");
+    process_expect_answer(
+        r, "SELECT error LIKE '%host 10.79.0.2 %killed by signal 9%' FROM run WHERE id = 1", "1");
+    process_expect_answer(r, "SELECT host ->> '$.resumed.version' > 0 FROM run WHERE id = 2", "1");
+}
+
 static void with_on_lost_a_run_continues_without_a_host(void **state)
 {
     struct process_rig *r = *state;
@@ -229,6 +247,7 @@ int main(void)
         PROCESS_TEST(a_host_that_cannot_be_reached_ends_the_run),
         PROCESS_TEST(an_error_on_another_host_keeps_its_code_and_names_the_host),
         PROCESS_TEST(a_lost_host_ends_the_run),
+        PROCESS_TEST(a_killed_mpirun_is_a_lost_host_and_the_run_restarts),
         PROCESS_TEST(with_on_lost_a_run_continues_without_a_host),
         PROCESS_TEST(ranks_of_a_lost_host_go_on_elsewhere_with_the_same_bits),
         PROCESS_TEST(a_host_that_comes_back_gets_its_worker_again),

@@ -95,6 +95,54 @@ static void mpirun_async_ends_if_mpirun_starts_no_worker(void **state)
     expect_shell(r, "! ls -d gradlag-keys-*");
 }
 
+static void mpirun_async_names_the_variable_if_the_host_has_no_name(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "hostname", "#!/bin/sh\nexit 1\n");
+    assert_int_equal(try_shell(r, "chmod +x hostname; PATH=$PWD:$PATH; unset GRADLAG_HOST; "
+                                  "$launch/mpirun-async 2 -- " SMALL),
+                     ERROR_USAGE);
+    process_expect_errors_contain(r, "GRADLAG_HOST");
+    expect_shell(r, "! ls -d gradlag-keys-*");
+}
+
+/* The port of the server is in use, by a program that does not answer the workers. */
+static void mpirun_async_ends_with_its_server(void **state)
+{
+    struct process_rig *r = *state;
+    char script[512];
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t size = sizeof at;
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &size), 0);
+    snprintf(
+        script, sizeof script,
+        "GRADLAG_HOST=127.0.0.1 GRADLAG_PORT=%d $launch/mpirun-async 2 -- timeout_s=600 " SMALL,
+        ntohs(at.sin_port));
+    assert_int_equal(try_shell(r, script), ERROR_OTHER); /* 128 + SIGKILL after RIG_LIMIT_S */
+    process_expect_errors_contain(r, "endpoint");
+    close(fd);
+}
+
+static void processes_of_a_killed_mpirun_async_end(void **state)
+{
+    struct process_rig *r = *state;
+    if (process_shell(r, "setpriv --pdeathsig TERM true") != OK)
+        skip();
+    expect_shell(r, "export GRADLAG_HOST=127.0.0.1 GRADLAG_PORT=$port\n"
+                    "$launch/mpirun-async 1 -- " SMALL " samples=1000000 pace=constant "
+                    "pace.mean_ms=20 & script=$!\n"
+                    "rows() { gradlag query 'SELECT count(*) > 0 FROM push' --csv | grep -qx 1; }\n"
+                    "until rows; do sleep 0.1; done\n"
+                    "kill -9 $script\n"
+                    "for i in $(seq 300); do pgrep -f \":$port( |\\$)\" >/dev/null || exit 0; "
+                    "sleep 0.1; done\n"
+                    "pkill -9 -f \":$port( |\\$)\"; exit 1");
+    process_expect_answer(r, "SELECT status FROM run", "stopped");
+}
+
 static void the_slurm_recipes_refuse_to_run_outside_a_job(void **state)
 {
     struct process_rig *r = *state;
@@ -299,6 +347,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(mpirun_async_starts_a_server_here_and_workers_by_mpirun),
         TEST(mpirun_async_ends_if_mpirun_starts_no_worker),
+        TEST(mpirun_async_names_the_variable_if_the_host_has_no_name),
+        TEST(mpirun_async_ends_with_its_server),
+        TEST(processes_of_a_killed_mpirun_async_end),
         TEST(the_slurm_recipes_refuse_to_run_outside_a_job),
         TEST(slurm_async_has_a_worker_for_each_task_but_one),
         TEST(slurm_async_is_one_step_and_a_failed_worker_does_not_fail_it),
