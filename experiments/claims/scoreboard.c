@@ -159,7 +159,9 @@ void scoreboard_print_page(const struct scoreboard *b, const char *experiments, 
         "95 % "
         "interval of its value is in the band\n"
         "(jackknife over seeds). Synchronous runs and runs with `engine=virtual` repeat "
-        "bit for bit. Asynchronous runs of\n"
+        "bit for bit with the same instruction set of\n"
+        "oneDNN: most of these runs need AVX-512 with bfloat16 (`AVX512_CORE_BF16`). "
+        "Asynchronous runs of\n"
         "processes do not: their standard deviation shows how much they vary.\n\n"
         "The runs of 2026-11-25 and later are in `docs/board.db.xz`, without the rows of single "
         "gradients and steps. To see how a figure came about:\n\n"
@@ -168,7 +170,7 @@ void scoreboard_print_page(const struct scoreboard *b, const char *experiments, 
         "    gradlag report results=board.db experiment=NAME      # plots, every run with its "
         "settings\n"
         "    make repeat RESULTS=board.db                         # ten runs again, bit for "
-        "bit\n\n";
+        "bit; a run takes seconds to minutes\n\n";
     char *page = NULL, sum[65];
     size_t length = 0;
     struct sha256 hash;
