@@ -172,6 +172,7 @@ static void impossible_cuts_are_usage_errors(void **state)
     static const struct {
         const char *setting, *part;
     } wrong[] = {{"workers=4", "model=mlp"},
+                 {"workers=65", "stages= "},
                  {"micro_batches=3", "micro_batches"},
                  {"stages=2", "stages"},
                  {"stage_cuts=conv1", "conv1"}};
