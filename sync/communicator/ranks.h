@@ -45,14 +45,15 @@ struct ranks {
     unsigned own;        /* that this rank may use */
     bool crowded; /* some host has more ranks than processors: never spin. The same on all ranks,
                      because it decides which MPI functions they call */
-    struct gate gate;   /* of all ranks, if they are on one host */
+    struct gate gate;         /* of all ranks, if they are on one host */
+    const struct gate *marks; /* where waits for messages write the time; NULL: `gate` */
     atomic_bool sleeps; /* the rank computes and has one processor: the helper thread of overlap.c
                            sleeps between its tests */
     bool watched;       /* the watchdog runs */
     atomic_bool leaves; /* this rank ends: its helper thread stops waiting */
     struct missing_ranks *missing_ranks;
-    /* Set by a pipeline while the rank waits for one rank's message. Adds the missing rank to
-     * `out`; returns whether this rank logs it. NULL: the gate knows the missing ranks. */
+    /* Set by a pipeline while the rank waits for other stages. Adds the missing rank to `out`;
+     * returns whether this rank logs it. NULL: the gate knows the missing ranks. */
     bool (*name_missing)(const communicator *c, uint64_t waited_ns, struct text *out);
 };
 
@@ -92,8 +93,9 @@ void missing_ranks_add(const communicator *c, struct text *out);
  * their error, at most until 1.8 s after the roll call. Without a roll call it waits for 2 s. */
 void missing_ranks_leave(void);
 
-/* The first rank that this rank is known to wait for; c->size: unknown. */
-unsigned ranks_first_missing(const communicator *c, uint64_t waited_ns);
+/* Whether a rank of this host no longer writes that it waits: it computes, died or hangs.
+ * `waited_ns`: how long this rank has waited. Only if all ranks are on one host. */
+bool ranks_is_silent(const communicator *c, unsigned rank, uint64_t waited_ns);
 
 /* *everywhere ← whether `here` is true on all ranks; collective. */
 status ranks_all(const communicator *c, bool here, bool *everywhere) MUST_CHECK;

@@ -100,12 +100,17 @@ static unsigned next_missing(const struct missing *m, unsigned i)
     return i < size ? i : m->gate->size;
 }
 
+/* A rank whose last time is before this one does not wait. */
+static uint64_t silent_before_ns(uint64_t waited_ns)
+{
+    return clock_ns() - (waited_ns / 2 > NOT_WAITING_NS ? waited_ns / 2 : NOT_WAITING_NS);
+}
+
 static struct missing find_missing(const struct gate *g, uint64_t waited_ns)
 {
-    const uint64_t silent_ns = waited_ns / 2 > NOT_WAITING_NS ? waited_ns / 2 : NOT_WAITING_NS;
     struct missing m = {.gate = g,
                         .at_gate = g->page != NULL && has_arrived(g, g->index),
-                        .before_ns = clock_ns() - silent_ns};
+                        .before_ns = silent_before_ns(waited_ns)};
     if (m.at_gate && next_missing(&m, 0) == g->size)
         m.before_ns = UINT64_MAX; /* all that are absent wait for something else */
     return m;
@@ -128,12 +133,12 @@ static unsigned add_missing(const struct gate *g, uint64_t waited_ns, struct tex
     return missing;
 }
 
-unsigned ranks_first_missing(const communicator *c, uint64_t waited_ns)
+/* On one host the gate has the ranks in the order of their numbers. */
+bool ranks_is_silent(const communicator *c, unsigned rank, uint64_t waited_ns)
 {
     const struct gate *g = &c->ranks->gate;
-    const struct missing m = find_missing(g, waited_ns);
-    const unsigned i = next_missing(&m, 0);
-    return i < g->size ? g->page->rank[i].world : c->size;
+    REQUIRE(g->page != NULL && rank < g->size);
+    return atomic_load(&g->page->rank[rank].waited_at) < silent_before_ns(waited_ns);
 }
 
 /* One waiting rank logs for all: the first. Without a page no rank knows which ranks wait: rank 0
@@ -337,6 +342,7 @@ static status wait_for(communicator *c, MPI_Request *requests, int count, int *i
 {
     enum { SLEEP_LEAST_NS = 20000, SLEEP_MOST_NS = 200000, TESTS_PER_LOOK = 16 };
     status result = OK;
+    const struct gate *marks = c->ranks->marks != NULL ? c->ranks->marks : &c->ranks->gate;
     struct wait_limit limit = wait_limit_begin(c);
     uint64_t pause_ns = SLEEP_LEAST_NS;
     bool spin = true;
@@ -351,7 +357,7 @@ static status wait_for(communicator *c, MPI_Request *requests, int count, int *i
             break;
         if (tests % TESTS_PER_LOOK == 0) {
             spin = worth_spinning(c, clock_ns() - limit.since);
-            TRY(wait_limit_check(&limit, c, &c->ranks->gate, what));
+            TRY(wait_limit_check(&limit, c, marks, what));
         }
         if (spin) {
             if (c->ranks->crowded)

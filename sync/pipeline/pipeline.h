@@ -36,7 +36,7 @@ struct pipeline_kind {
 extern const struct registry pipeline_registry;
 
 /* *stages ← key stages, or the number of workers if that is 0; *micro_batches ← of one update.
- * ERROR_USAGE: workers or batch cannot be divided this way. */
+ * ERROR_USAGE: workers or batch cannot be divided this way, or there are too many stages. */
 status pipeline_shape(const options *o, unsigned *stages, uint32_t *micro_batches) MUST_CHECK;
 /* (K − 1) / (M + K − 1): the share of time that a stage idles if all stages take the same time. */
 double pipeline_bubble(unsigned stages, uint64_t micro_batches);

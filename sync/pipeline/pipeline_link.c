@@ -24,54 +24,59 @@ struct waiting_page {
 
 static struct pipeline_link *current_link; /* one per process, like MPI */
 
-/* Follows the chain of waiting ranks to the rank that waits for no other rank. */
-static unsigned end_of_chain(const struct pipeline_link *l, unsigned at, unsigned *steps)
+/* Follows the chain of waiting ranks from `at` to the rank that computes, or that stopped while it
+ * waited. Returns c->size if there is none: the chain ends at a rank that waits for all, or it is a
+ * circle. */
+static unsigned end_of_chain(const struct pipeline_link *l, unsigned at, uint64_t waited_ns)
 {
-    unsigned on;
-    for (*steps = 0; *steps <= l->c->size; ++*steps) {
-        on = atomic_load(&l->page->rank[at].on);
-        if (on == 0 || on == ALL_RANKS)
+    for (unsigned steps = 0; steps < l->c->size; steps++) {
+        const unsigned on = atomic_load(&l->page->rank[at].on);
+        if (on == 0 || (at != l->c->rank && ranks_is_silent(l->c, at, waited_ns)))
+            return at;
+        if (on == ALL_RANKS)
             break;
         at = on - 1;
     }
-    return at;
+    return l->c->size;
 }
 
-static void add_rank(const struct pipeline_link *l, unsigned rank, struct text *out)
+/* The rank that this rank waits for in the end; c->size: unknown. */
+static unsigned find_missing(const struct pipeline_link *l, uint64_t waited_ns)
 {
-    text_add(out, "rank %u, stage %u of replica %u", rank, rank % l->stages, rank / l->stages);
+    unsigned missing = end_of_chain(l, l->c->rank, waited_ns);
+    for (unsigned i = 0; missing == l->c->size && i < l->c->size; i++)
+        missing = end_of_chain(l, i, waited_ns);
+    return missing;
 }
 
-/* For a wait for a message. */
-static bool add_blocking_rank(const communicator *c UNUSED, uint64_t waited_ns UNUSED,
-                              struct text *out)
+/* One of the ranks that wait for all logs, and those that wait directly for the missing rank. */
+static bool logs(const struct pipeline_link *l, unsigned missing)
 {
-    unsigned steps;
-    add_rank(current_link, end_of_chain(current_link, current_link->c->rank, &steps), out);
-    return steps == 1; /* the rank that waits for it directly logs */
+    const unsigned on = atomic_load(&l->page->rank[l->c->rank].on);
+    unsigned first = 0;
+    if (on != ALL_RANKS)
+        return on == missing + 1;
+    while (first == missing || atomic_load(&l->page->rank[first].on) != ALL_RANKS)
+        first++; /* ends at this rank at the latest */
+    return first == l->c->rank;
 }
 
-/* For a wait for all ranks: names the first rank that computes. */
-static bool add_absent_rank(const communicator *c UNUSED, uint64_t waited_ns, struct text *out)
+static bool add_missing_rank(const communicator *c UNUSED, uint64_t waited_ns, struct text *out)
 {
     const struct pipeline_link *l = current_link;
-    unsigned logger = 0, steps;
-    while (atomic_load(&l->page->rank[logger].on) != ALL_RANKS)
-        logger++; /* ends at this rank at the latest */
-    for (unsigned i = 0; i < l->c->size; i++) {
-        unsigned end = end_of_chain(l, i, &steps);
-        if (atomic_load(&l->page->rank[end].on) == 0) {
-            add_rank(l, end, out);
-            return logger == l->c->rank;
-        }
-    }
-    /* All ranks wait by the page: one of them stopped while it waited. */
-    const unsigned missing = ranks_first_missing(l->c, waited_ns);
-    if (missing < l->c->size)
-        add_rank(l, missing, out);
+    const unsigned rank = find_missing(l, waited_ns);
+    if (rank < l->c->size)
+        text_add(out, "rank %u, stage %u of replica %u", rank, rank % l->stages, rank / l->stages);
     else
         text_add(out, "another rank");
-    return logger == l->c->rank;
+    return logs(l, rank);
+}
+
+static void name_missing_by(struct pipeline_link *l,
+                            bool (*name)(const communicator *, uint64_t, struct text *))
+{
+    current_link = l;
+    l->c->ranks->name_missing = l->stage_ranks.name_missing = name;
 }
 
 static void set_waiting_for(struct pipeline_link *l, unsigned rank_and_one)
@@ -79,11 +84,16 @@ static void set_waiting_for(struct pipeline_link *l, unsigned rank_and_one)
     if (l->page == NULL)
         return;
     atomic_store(&l->page->rank[l->c->rank].on, rank_and_one);
-    current_link = l;
-    l->c->ranks->name_missing = l->stage_ranks.name_missing = rank_and_one == 0 ? NULL
-                                                              : rank_and_one == ALL_RANKS
-                                                                  ? add_absent_rank
-                                                                  : add_blocking_rank;
+    name_missing_by(l, rank_and_one == 0 ? NULL : add_missing_rank);
+}
+
+/* After an error the page still says which rank this rank waited for: it does not compute. */
+static status end_waiting(struct pipeline_link *l, status result)
+{
+    if (result == OK)
+        set_waiting_for(l, 0);
+    l->c->failed |= result != OK;
+    return result;
 }
 
 /* ---- opening ------------------------------------------------------------------------------------
@@ -125,7 +135,8 @@ static status open_stage_group(struct pipeline_link *l, size_t count)
     l->stage_ranks = (struct ranks){.world = MPI_COMM_NULL,
                                     .node = MPI_COMM_NULL,
                                     .name = l->c->rank,
-                                    .crowded = l->c->ranks->crowded};
+                                    .crowded = l->c->ranks->crowded,
+                                    .marks = &l->c->ranks->gate};
     TRY(ranks_check(
         MPI_Comm_split(l->c->ranks->world, (int)l->stage, (int)l->replica, &l->stage_ranks.world),
         "the replicas of a stage"));
@@ -162,7 +173,7 @@ void link_close(struct pipeline_link *l)
 {
     if (l->c == NULL)
         return;
-    set_waiting_for(l, 0);
+    name_missing_by(l, NULL);
     if (!l->c->failed) {
         ranks_free_window(l->c, &l->window);
         if (l->stage_ranks.world != MPI_COMM_NULL)
@@ -189,13 +200,9 @@ static unsigned neighbour(const struct pipeline_link *l, bool after)
 static status wait_for(struct pipeline_link *l, unsigned rank, MPI_Request *request,
                        const char *what)
 {
-    status result = OK;
     uint64_t begun = clock_ns();
     set_waiting_for(l, rank + 1);
-    TRY(ranks_wait(l->c, request, 1, what));
-    set_waiting_for(l, 0);
-done:
-    l->c->failed |= result != OK;
+    status result = end_waiting(l, ranks_wait(l->c, request, 1, what));
     l->waited_ns += clock_ns() - begun;
     return result;
 }
@@ -237,18 +244,13 @@ status link_mean(struct pipeline_link *l, float *data, size_t count)
     if (l->replicas == 1)
         return OK;
     set_waiting_for(l, (l->c->rank + l->stages) % l->c->size + 1);
-    status result = ranks_mean_ordered(&l->stage_group, data, count);
-    set_waiting_for(l, 0);
-    l->c->failed |= result != OK;
-    return result;
+    return end_waiting(l, ranks_mean_ordered(&l->stage_group, data, count));
 }
 
 status link_notes(struct pipeline_link *l, float *notes)
 {
     set_waiting_for(l, ALL_RANKS);
-    status result = communicator_allreduce_mean(l->c, notes, COMMUNICATOR_NOTES);
-    set_waiting_for(l, 0);
-    return result;
+    return end_waiting(l, communicator_allreduce_mean(l->c, notes, COMMUNICATOR_NOTES));
 }
 
 enum { PIECE = 1 << 30 }; /* floats; MPI counts in int */

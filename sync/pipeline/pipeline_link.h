@@ -4,7 +4,8 @@
  *
  * Ranks of one host write to a shared page which rank they wait for. A rank that times out follows
  * this chain and names the rank at its end: the one that died or hangs. Its own neighbour may only
- * be waiting too.
+ * be waiting too. A rank that stopped while it waited still names another rank on the page, so the
+ * chain also ends at a rank that no longer writes the time (ranks_is_silent).
  */
 #ifndef GRADLAG_SYNC_PIPELINE_PIPELINE_LINK_H
 #define GRADLAG_SYNC_PIPELINE_PIPELINE_LINK_H

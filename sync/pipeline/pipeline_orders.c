@@ -1,6 +1,8 @@
 /* pipeline_orders.c — the order of forwards and backwards in each kind of pipeline. */
 #include "sync/pipeline/pipeline.h"
 
+#include "worker/model/stage.h"
+
 #define PIPELINE(name) extern const struct pipeline_kind pipeline_##name;
 #include "sync/pipeline/pipeline.def"
 #undef PIPELINE
@@ -26,6 +28,12 @@ status pipeline_shape(const options *o, unsigned *stages, uint32_t *micro_batche
         &pipeline_registry, options_text(o, "pipeline"));
     *stages = (unsigned)(set == 0 ? workers : set);
     *micro_batches = (uint32_t)micro;
+    if (*stages > STAGE_MOST) {
+        FAIL(ERROR_USAGE,
+             "workers=%lld with stages=0 makes %u stages, but a pipeline has at most %d; set "
+             "stages= to a divisor of workers up to %d, or reduce workers",
+             (long long)workers, *stages, STAGE_MOST, STAGE_MOST);
+    }
     if (workers % *stages != 0) {
         FAIL(ERROR_USAGE,
              "workers=%lld is not a multiple of stages=%u; workers counts all ranks, stages × "
