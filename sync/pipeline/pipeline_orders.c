@@ -57,13 +57,13 @@ done:
 /* ---- gpipe --------------------------------------------------------------------------------------
  */
 
-static struct pipeline_action gpipe_action(unsigned stage UNUSED, unsigned stages UNUSED,
+static struct pipeline_action gpipe_action(unsigned k UNUSED, unsigned stages UNUSED,
                                            uint64_t units, uint64_t n)
 {
     return (struct pipeline_action){n >= units, n < units ? n : n - units};
 }
 
-static uint64_t gpipe_in_flight(unsigned stage UNUSED, unsigned stages UNUSED, uint64_t units)
+static uint64_t gpipe_in_flight(unsigned k UNUSED, unsigned stages UNUSED, uint64_t units)
 {
     return units;
 }
@@ -84,11 +84,12 @@ static uint64_t at_most(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* First as many forwards as stages follow, then one forward and one backward alternately. */
-static struct pipeline_action one_forward_one_backward(unsigned stage, unsigned stages,
-                                                       uint64_t units, uint64_t n)
+/* Stage k: first as many forwards as stages follow, then one forward and one backward alternately.
+ */
+static struct pipeline_action one_forward_one_backward(unsigned k, unsigned stages, uint64_t units,
+                                                       uint64_t n)
 {
-    uint64_t ahead = at_most(stages - 1 - stage, units);
+    uint64_t ahead = at_most(stages - 1 - k, units);
     if (n < ahead)
         return (struct pipeline_action){false, n};
     if (n >= 2 * units - ahead)
@@ -97,9 +98,9 @@ static struct pipeline_action one_forward_one_backward(unsigned stage, unsigned 
     return (struct pipeline_action){turn % 2 == 1, turn / 2 + (turn % 2 == 1 ? 0 : ahead)};
 }
 
-static uint64_t stages_ahead(unsigned stage, unsigned stages, uint64_t units)
+static uint64_t stages_ahead(unsigned k, unsigned stages, uint64_t units)
 {
-    return at_most(stages - stage, units);
+    return at_most(stages - k, units);
 }
 
 const struct pipeline_kind pipeline_1f1b = {
