@@ -360,8 +360,7 @@ static status local_sgd_round(struct trainer *t, unsigned steps)
     row.exchange_us = (double)(clock_ns() - began) * 1e-3;
     TRY(check_notes(t, &m));
     if (!isfinite(m.notes[NOTE_LOSS])) /* these batches count already */
-        TRY(skip(t, 0,
-                 "loss or the gradient of a rank, or its square, in the local steps that end"));
+        TRY(skip(t, 0, "loss or gradient, or its square, of a local step of this round"));
     TRY(report_update(t, &row, m.notes[NOTE_LOSS]));
 done:
     return result;
