@@ -53,7 +53,8 @@ status sync_trainer_check(const options *o)
 {
     status result = OK;
     const unsigned chosen = others_of(o);
-    if (options_declared(o, "communicator.nodes") &&
+    /* Ranks that mpirun or srun started may have no key workers. */
+    if (options_declared(o, "communicator.nodes") && !options_is_initial(o, "workers") &&
         options_integer(o, "communicator.nodes") > options_integer(o, "workers"))
         FAIL(ERROR_USAGE,
              "%s: communicator.nodes=%s: there are only %s ranks; use at most as many nodes",
