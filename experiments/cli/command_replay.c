@@ -386,13 +386,13 @@ static void describe_cause(const struct recorded_run *run, char *out, size_t siz
                  (long long)run->id);
     } else if (onednn_offers(run->instructions)) {
         snprintf(out, size,
-                 "It was recorded with %s, and the replay computed with %s; set "
+                 "A likely cause: it was recorded with %s, and replayed with %s; set "
                  "ONEDNN_MAX_CPU_ISA=%s and replay it again",
                  run->instructions, now, run->instructions);
     } else {
         snprintf(out, size,
-                 "It was recorded with %s, but oneDNN has only %s here, which rounds in another "
-                 "way; replay it on a processor that has %s",
+                 "A likely cause: it was recorded with %s, but oneDNN has only %s here, which "
+                 "rounds in another way; replay it on a processor that has %s",
                  run->instructions, now, run->instructions);
     }
 }

@@ -246,7 +246,7 @@ done:
     return result;
 }
 
-/* Starts a lost worker again; on another host with an mpirun of its own. */
+/* Starts a lost worker again. A worker on another host gets a separate mpirun. */
 static status start_again(struct launch *l, unsigned index)
 {
     struct watched *w = &l->processes[1 + index];

@@ -72,7 +72,7 @@ static bool place_is_taken(struct server *s, struct peer *p, const struct channe
     const bool may_be_dead = !peers_on_this_host(p) && peers_is_quiet(s, p, clock_ns());
     if (p->state == PEER_LEAVING || dying || leader_awaits_place(s, m->worker) ||
         (peers_is_member(p) && may_be_dead)) {
-        peers_let_wait(s, r); /* the place is free when training goes on or after timeout_s */
+        peers_let_wait(s, r); /* until training goes on, or timeout_s has passed */
         return true;
     }
     if (p->state == PEER_ABSENT)

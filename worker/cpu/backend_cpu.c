@@ -73,8 +73,7 @@ static bool fuses(const struct op_description *d, enum activation a)
     case OP_LINEAR:
     case OP_CONVOLUTION:
         return a == ACTIVATION_RELU || a == ACTIVATION_TANH;
-    case OP_BATCH_NORM: /* with less than AVX2, oneDNN has only a reference for both, which is slow
-                         */
+    case OP_BATCH_NORM: /* without AVX2, oneDNN has only its slow reference for both together */
         return a == ACTIVATION_RELU && onednn_offers("AVX2");
     case OP_ADD:
         return a == ACTIVATION_RELU;
