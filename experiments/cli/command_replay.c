@@ -581,6 +581,7 @@ status command_replay(int argc, char **argv)
         goto done;
     }
     TRY(check_run(&run));
+    onednn_limit(run.instructions);
     TRY(compose(&r, &run, &p.settings));
     launch_catch_signals();
     p.hooks.stop = launch_stop_flag();

@@ -7,10 +7,15 @@
 #include "experiments/run/launch.h"
 #include "experiments/print_columns.h"
 #include "experiments/claims/reproduction.h"
+#include "worker/cpu/onednn_instructions.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The built-in experiments give the same bits, and thus the figures of the board, on each x86
+ * processor that has this set. */
+#define BOARD_INSTRUCTIONS "AVX2"
 
 const char command_reproduce_help[] =
     "gradlag reproduce NAME|FILE.yaml [key=value…] [--quick] [--jobs N] [--dry-run] [--no-run]\n"
@@ -36,6 +41,8 @@ const char command_reproduce_help[] =
     "             board comes first: docs/reproduction.md). A claim without runs is left open. An\n"
     "             experiment whose dataset is missing (CIFAR-10) is an error, and the next "
     "follows\n\n"
+    "Built-in experiments compute with AVX2 on processors that have more, for the same figures\n"
+    "everywhere. ONEDNN_MAX_CPU_ISA=ALL, or a setting of precision, lifts that limit.\n\n"
     "`gradlag list experiments` lists the built-in experiments; docs/experiment-files.md\n"
     "describes the format of FILE.yaml.\n\n"
     "  gradlag reproduce stale-gradients --quick\n";
@@ -304,6 +311,8 @@ status command_reproduce(int argc, char **argv)
         FAIL(ERROR_USAGE, "reproduce: name an experiment; `gradlag list experiments` lists them");
     int first = all ? 0 : 1;
     TRY(settings_read_arguments(&r.more, argc - first, argv + first));
+    if ((all || !settings_is_file(argv[0])) && settings_find(&r.more, "precision") == NULL)
+        onednn_limit(BOARD_INSTRUCTIONS);
     TRY(all ? reproduce_all(&r) : reproduce(argv[0], &r));
 done:
     scoreboard_close(&r.board);

@@ -539,6 +539,22 @@ static void claims_can_use_exchange_and_bubble_figures(void **state)
     expect_summaries_to_pass(r, "exchange.yaml", 3);
 }
 
+/* The figures of the board are those of AVX2, which each x86 processor of its readers has. */
+static void a_built_in_experiment_computes_with_avx2_unless_told(void **state)
+{
+    struct process_rig *r = *state;
+    const char *used = "SELECT DISTINCT host ->> '$.environment.ONEDNN_MAX_CPU_ISA' FROM run";
+    unsetenv("ONEDNN_MAX_CPU_ISA");
+    assert_int_equal(RIG_RUN(r, "reproduce", "unequal-shares", "--quick", "--quiet"), OK);
+    process_expect_answer(r, used, "AVX2");
+    setenv("ONEDNN_MAX_CPU_ISA", "SSE41", 1);
+    int code = RIG_RUN(r, "reproduce", "unequal-shares", "--quick", "--quiet", "--again");
+    unsetenv("ONEDNN_MAX_CPU_ISA");
+    assert_int_equal(code, OK);
+    process_expect_answer(
+        r, "SELECT host ->> '$.onednn_instructions' FROM run ORDER BY id DESC LIMIT 1", "SSE41");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -560,6 +576,7 @@ int main(void)
         TEST(a_time_counts_from_the_start_of_a_resumed_training),
         TEST(an_arm_is_fitted_to_the_runs_of_another),
         TEST(claims_can_use_exchange_and_bubble_figures),
+        TEST(a_built_in_experiment_computes_with_avx2_unless_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,6 +80,13 @@ bool onednn_offers(const char *instructions)
     return offered;
 }
 
+void onednn_limit(const char *instructions)
+{
+    const bool known = instructions[0] != '\0';
+    if (known && getenv("DNNL_MAX_CPU_ISA") == NULL)
+        (void)setenv("ONEDNN_MAX_CPU_ISA", instructions, 0);
+}
+
 void onednn_layout_close(onednn_layout *l)
 {
     if (*l != NULL) {

@@ -13,5 +13,8 @@ const char *onednn_instructions(void);
 /* Whether oneDNN can compute with that set here. False: the processor lacks it, the variable
  * excludes it, or the name is unknown. */
 bool onednn_offers(const char *instructions);
+/* oneDNN computes with that set at most, here and in child processes, unless the user has set a
+ * limit. Before the first call of oneDNN; "" and unknown names change nothing. */
+void onednn_limit(const char *instructions);
 
 #endif
