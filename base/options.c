@@ -137,7 +137,7 @@ static status parse(struct entry *e, const char *value, const char *origin)
             FAIL(ERROR_USAGE, "%s: %s=%s is out of range; set a value from %g to %g", origin,
                  option->key, value, option->minimum, option->maximum);
         }
-        e->real = number;
+        e->real = number == 0 ? 0 : number; /* not -0 */
         break;
     }
     case OPTION_TEXT:

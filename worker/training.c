@@ -19,7 +19,7 @@ uint64_t training_checkpoint_every(const options *o, uint64_t epoch_samples)
 
 static bool length_is_set(const options *o, const char *key)
 {
-    return strcmp(key, "epochs") == 0    ? options_was_set(o, key)
+    return strcmp(key, "epochs") == 0    ? options_was_set(o, key) && options_real(o, key) > 0
            : strcmp(key, "seconds") == 0 ? options_real(o, key) > 0
                                          : options_integer(o, key) > 0;
 }
@@ -49,7 +49,7 @@ status training_length_of(const options *o, uint64_t epoch_samples, double updat
     uint64_t updates = (uint64_t)options_integer(o, "updates");
     double epochs = options_real(o, "epochs");
     const double seconds = options_real(o, "seconds");
-    int set = (samples > 0) + (updates > 0) + (seconds > 0) + options_was_set(o, "epochs");
+    int set = (samples > 0) + (updates > 0) + (seconds > 0) + length_is_set(o, "epochs");
 
     REQUIRE(epoch_samples > 0 && update_samples > 0);
     if (set > 1)

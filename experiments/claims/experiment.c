@@ -413,12 +413,15 @@ void experiment_settings(const struct experiment *e, const struct arm *arm, int6
     add_levels(e, column, out);
     add_at(e->at, e->at_count, column, out);
     mark_shared(out, 0);
+    const size_t own = out->count;
     settings_add_layer(out, &arm->settings);
     add_at(arm->at, arm->at_count, column, out);
+    for (size_t i = own; i < out->count; i++)
+        out->at[i].own = true;
     if (quick) {
-        size_t own = out->count;
+        const size_t first = out->count;
         settings_add_layer(out, &e->quick_settings);
-        mark_shared(out, own);
+        mark_shared(out, first);
     }
     settings_add_layer(out, more);
     add_values(e, column, out);

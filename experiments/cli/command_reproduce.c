@@ -311,6 +311,7 @@ status command_reproduce(int argc, char **argv)
         FAIL(ERROR_USAGE, "reproduce: name an experiment; `gradlag list experiments` lists them");
     int first = all ? 0 : 1;
     TRY(settings_read_arguments(&r.more, argc - first, argv + first));
+    TRY(settings_refuse_internal(&r.more));
     if ((all || !settings_is_file(argv[0])) && settings_find(&r.more, "precision") == NULL)
         onednn_limit(BOARD_INSTRUCTIONS);
     TRY(all ? reproduce_all(&r) : reproduce(argv[0], &r));

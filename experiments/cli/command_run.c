@@ -76,26 +76,6 @@ done:
     return result;
 }
 
-/* If the error is about a list or a range of values, it mentions `gradlag sweep`. */
-static status compose_one(options **out, const struct settings *read)
-{
-    struct text why = {0};
-    status result = config_compose(out, read);
-    bool several = false;
-    for (size_t i = 0; result == ERROR_USAGE && i < read->count; i++) {
-        const char *value = read->at[i].value;
-        several = several || ((strchr(value, ',') != NULL || search_is_range(value)) &&
-                              strstr(error_message(), value) != NULL);
-    }
-    if (several) {
-        text_add(&why, "%s", error_message());
-        result = error_set(result, __FILE__, __LINE__,
-                           "%s. (`gradlag sweep` takes several values: lr=0.01,0.03)", why.at);
-    }
-    text_free(&why);
-    return result;
-}
-
 /* Inside a Slurm allocation of several nodes a run uses all of them, unless hosts= or endpoint=
  * says where. Hosts give the number of workers, unless it is set. */
 static status add_hosts(options **o, struct settings *read)
@@ -110,9 +90,33 @@ static status add_hosts(options **o, struct settings *read)
     TRY(settings_add_workers_of_hosts(read));
     if (read->count > before) {
         options_close(o);
-        TRY(config_compose(o, read));
+        TRY(config_compose_unchecked(o, read));
     }
 done:
+    return result;
+}
+
+/* If the error is about a list or a range of values, it mentions `gradlag sweep`. */
+static status compose_one(options **out, struct settings *read)
+{
+    struct text why = {0};
+    status result = config_compose_unchecked(out, read);
+    bool several = false;
+    if (result == OK)
+        result = add_hosts(out, read);
+    if (result == OK)
+        result = config_check(*out);
+    for (size_t i = 0; result == ERROR_USAGE && i < read->count; i++) {
+        const char *value = read->at[i].value;
+        several = several || ((strchr(value, ',') != NULL || search_is_range(value)) &&
+                              strstr(error_message(), value) != NULL);
+    }
+    if (several) {
+        text_add(&why, "%s", error_message());
+        result = error_set(result, __FILE__, __LINE__,
+                           "%s. (`gradlag sweep` takes several values: lr=0.01,0.03)", why.at);
+    }
+    text_free(&why);
     return result;
 }
 
@@ -299,6 +303,7 @@ status command_run(int argc, char **argv)
         argc, argv, "run",
         "--dry-run, --print-config, --quiet, --json, --resume and --queued RUN"));
     TRY(settings_read_arguments(&read, argc, argv));
+    TRY(settings_refuse_internal(&read));
     if (queued != NULL && (dry || print || resume))
         FAIL(ERROR_USAGE,
              "--queued %s starts the run; it takes neither --dry-run, --print-config "
@@ -309,7 +314,6 @@ status command_run(int argc, char **argv)
         goto done;
     }
     TRY(compose_one(&o, &read));
-    TRY(add_hosts(&o, &read));
     if (resume) {
         TRY(precision_choose(o, PRECISION_MEASURE));
         TRY(find_checkpoint(o, &read));

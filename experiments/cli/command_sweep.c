@@ -279,6 +279,7 @@ static status read_request(struct sweep_request *r, int argc, char **argv)
                           "workers=1,2,4 seed=1,2,3`; for a single run use `gradlag run`");
     }
     TRY(settings_read_arguments(&r->read, argc, argv));
+    TRY(settings_refuse_internal(&r->read));
 done:
     return result;
 }

@@ -6,10 +6,10 @@
  *   2. declare the dotted keys of the chosen parts (damping=polynomial declares damping.power);
  *   3. set the dotted keys.
  *
- * A dotted setting is dropped if a later layer chooses another part. So a file may contain
- * damping=polynomial damping.power=0.5 while the command line has damping=inverse. Layers are: each
- * file, the command line, and each map of settings in an experiment file. In one layer the order
- * does not matter: damping.power=0.5 damping=inverse is an error.
+ * A dotted setting is dropped if a later layer chooses a part that has no such key. So a file may
+ * contain damping=polynomial damping.power=0.5 while the command line has damping=inverse. Layers
+ * are: each file, the command line, and each map of settings in an experiment file. In one layer
+ * the order does not matter: damping.power=0.5 damping=inverse is an error.
  *
  * A setting without effect (damping with mode=sync) is an error if it was given for this run: on
  * the command line, or in the same file as the choice that makes it idle. It is dropped if the
@@ -29,6 +29,7 @@
 struct setting {
     char *key, *value, *origin; /* owned; origin: COMMAND_LINE, "base.yaml:12" */
     bool shared;                /* given for all arms: dropped from arms where it has no effect */
+    bool own;                   /* of one arm: never dropped for having no effect */
     bool whole;                 /* one value although it has a comma: a sweep does not split it */
     bool overruled; /* a later layer of its origin chooses its part: dropped if undeclared there; or
                        it is a length of training, and a later layer sets the length */
@@ -63,9 +64,14 @@ struct int_list {
 /* Whether an argument names a file: one that exists and either has no '=' or ends in .yaml or .yml
  * (lr=0.1/base.yaml). */
 bool settings_is_file(const char *argument);
+/* Whether a value has a comma that is not in a pair of parentheses around the whole value. */
+bool settings_is_list(const char *value);
 /* Reads "FILE.yaml" (a flat map of keys) and key=value arguments, in order. ERROR_USAGE, also if a
  * file has two lengths (config_check_lengths). */
 status settings_read_arguments(struct settings *s, int argc, char **argv) MUST_CHECK;
+
+/* ERROR_USAGE: a key of the processes that gradlag starts, except run_token. */
+status settings_refuse_internal(const struct settings *s) MUST_CHECK;
 
 /* Adds workers=SLOTS if the settings of a real run have hosts but no workers. ERROR_USAGE: hosts
  * cannot be read (hosts.h). */

@@ -81,6 +81,11 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
     const char *warmup = options_integer(o, "warmup_updates") > 0 ? "warmup_updates"
                          : options_real(o, "warmup_seconds") > 0  ? "warmup_seconds"
                                                                   : NULL;
+    const char *length = warmup == NULL ? NULL : warmup + strlen("warmup_");
+    if (length != NULL && options_is(o, length, "0")) {
+        *out = (struct ineffective){warmup, length, "a number"};
+        return true;
+    }
     if (warmup != NULL && !options_is_initial(o, "warmup_epochs")) {
         *out = (struct ineffective){"warmup_epochs", warmup, "0"};
         return true;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -82,7 +83,7 @@ static status add_host(struct hosts *h, const char *name, size_t length, unsigne
                  "%s: '%.*s' is not a host's name or IPv4 address; write hosts=a:4,b:4", origin,
                  (int)length, name);
     for (size_t i = 0; i < h->count; i++)
-        if (strlen(h->at[i].name) == length && strncmp(h->at[i].name, name, length) == 0)
+        if (strlen(h->at[i].name) == length && strncasecmp(h->at[i].name, name, length) == 0)
             FAIL(ERROR_USAGE,
                  "%s: host %s is listed twice; list it once, with the sum of its workers", origin,
                  h->at[i].name);
@@ -132,8 +133,8 @@ done:
 static status read_list(struct hosts *h, const char *text)
 {
     status result = OK;
-    char *copy = text_copy(text), *rest = NULL;
-    for (char *item = strtok_r(copy, ",", &rest); item != NULL; item = strtok_r(NULL, ",", &rest))
+    char *copy = text_copy(text), *rest = copy;
+    for (char *item = strsep(&rest, ","); item != NULL; item = strsep(&rest, ","))
         TRY(read_item(h, item, "hosts"));
 done:
     memory_free(copy);
