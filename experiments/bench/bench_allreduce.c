@@ -282,8 +282,8 @@ static status check_lists(const struct bench *b, size_t *largest)
         int64_t count;
         if (!text_to_integer(item, &count) || count <= COMMUNICATOR_NOTES || count > 1L << 30)
             FAIL(ERROR_USAGE,
-                 "sizes=%s: '%s' is neither a number of floats (5 to 2^30) nor 'curve'",
-                 options_text(b->settings, "sizes"), item);
+                 "sizes=%s: '%s' is neither a number of floats (%d to 2^30) nor 'curve'",
+                 options_text(b->settings, "sizes"), item, COMMUNICATOR_NOTES + 1);
         *largest = (size_t)count > *largest ? (size_t)count : *largest;
     }
     while (bench_next_item(&names, item))

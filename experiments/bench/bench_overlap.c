@@ -338,6 +338,10 @@ static status check_lists(const struct bench *b)
         TRY(registry_require(&model_registry, item, &found));
     while (bench_next_item(&kinds, item))
         TRY(registry_require(&communicator_registry, item, &found));
+    if (strcmp(options_text(b->settings, "compute"), "slept") == 0 &&
+        strcmp(options_text(b->settings, "clock"), "cpu") == 0)
+        FAIL(ERROR_USAGE, "bench overlap: compute=slept takes no processor time, so clock=cpu "
+                          "cannot measure it; leave out one of them");
 done:
     return result;
 }

@@ -147,16 +147,39 @@ static pid_t start(const struct scenario *s, unsigned index, role_function *role
 }
 
 /* Waits for process `index`; returns the process's error. */
-static status reap(const struct scenario *s, pid_t pid, unsigned index)
+/* Of a process that ended with an error. */
+static status error_of(const struct scenario *s, unsigned index)
 {
-    int state = -1;
     const char *text = s->board->message[index];
-    while (waitpid(pid, &state, 0) < 0 && errno == EINTR)
-        continue;
-    if (state == 0)
-        return OK;
     return error_set(s->board->code[index] != OK ? s->board->code[index] : ERROR_PEER, __FILE__,
                      __LINE__, "bench push-pull: %s", text[0] != '\0' ? text : "a process died");
+}
+
+static void kill_all(const pid_t pids[], unsigned all)
+{
+    for (unsigned i = 0; i < all; i++)
+        if (pids[i] > 0)
+            kill(pids[i], SIGKILL);
+}
+
+/* Waits for all processes. The first one that fails ends the others. */
+static status reap(const struct scenario *s, pid_t pids[], unsigned all, status result)
+{
+    int state = 0;
+    pid_t ended;
+    while ((ended = waitpid(-1, &state, 0)) > 0 || (ended < 0 && errno == EINTR)) {
+        unsigned i = 0;
+        while (i < all && pids[i] != ended)
+            i++;
+        if (ended < 0 || i == all)
+            continue;
+        pids[i] = 0;
+        if (state != 0 && result == OK) {
+            result = error_of(s, i);
+            kill_all(pids, all);
+        }
+    }
+    return result;
 }
 
 /* Starts process `index`; waits until a server listens. */
@@ -190,14 +213,9 @@ static status run_processes(const struct scenario *s, role_function *server, rol
         unsigned index = (s->workers + i) % all;
         result = start_one(s, index, index < s->workers ? role : server, &pids[index]);
     }
-    for (unsigned i = 0; result != OK && i < all; i++)
-        if (pids[i] > 0)
-            kill(pids[i], SIGKILL);
-    for (unsigned i = 0; i < all; i++) {
-        status code = pids[i] > 0 ? reap(s, pids[i], i) : OK;
-        result = result != OK ? result : code;
-    }
-    return result;
+    if (result != OK)
+        kill_all(pids, all);
+    return reap(s, pids, all, result);
 }
 
 static struct exchange_board *board_open(void)
@@ -401,6 +419,37 @@ done:
     return result;
 }
 
+static bool next_number(const char **list, int64_t most, int64_t *out, bool *valid)
+{
+    char item[64];
+    const bool any = bench_next_item(list, item);
+    *valid = *valid && (!any || (text_to_integer(item, out) && *out >= 1 && *out <= most));
+    return any && *valid;
+}
+
+static status check_numbers(const struct bench *b)
+{
+    status result = OK;
+    bool valid = true;
+    int64_t size, number;
+    const char *sizes = options_text(b->settings, "sizes");
+    const char *counts = options_text(b->settings, "counts");
+    while (next_number(&sizes, 1L << 32, &size, &valid)) {
+        const char *servers = options_text(b->settings, "servers");
+        while (next_number(&servers, size < SERVERS ? size : SERVERS, &number, &valid))
+            continue;
+    }
+    while (next_number(&counts, WORKERS, &number, &valid))
+        continue;
+    if (!valid)
+        FAIL(ERROR_USAGE,
+             "bench push-pull: sizes are 1 to 2^32 floats, counts 1 to %d, servers 1 to %d, as "
+             "whole numbers, and a size is no smaller than the number of servers",
+             WORKERS, SERVERS);
+done:
+    return result;
+}
+
 /* All combinations of numbers of workers and servers. */
 static status run_counts(const struct bench *b, const struct push_pull_case *k, size_t count)
 {
@@ -409,16 +458,9 @@ static status run_counts(const struct bench *b, const struct push_pull_case *k, 
     const char *counts = options_text(b->settings, "counts");
     while (bench_next_item(&counts, item)) {
         const char *servers = options_text(b->settings, "servers");
-        unsigned long workers = strtoul(item, NULL, 10);
-        while (bench_next_item(&servers, item)) {
-            unsigned long number = strtoul(item, NULL, 10);
-            if (count == 0 || count > 1UL << 32 || workers == 0 || workers > WORKERS ||
-                number == 0 || number > SERVERS || number > count)
-                FAIL(ERROR_USAGE,
-                     "bench push-pull: sizes are 1 to 2^32 floats, counts 1 to %d, servers 1 to %d",
-                     WORKERS, SERVERS);
-            TRY(run_case(b, k, count, (unsigned)workers, (unsigned)number));
-        }
+        const unsigned workers = (unsigned)strtoul(item, NULL, 10);
+        while (bench_next_item(&servers, item))
+            TRY(run_case(b, k, count, workers, (unsigned)strtoul(item, NULL, 10)));
     }
 done:
     return result;
@@ -447,6 +489,7 @@ status bench_push_pull(int argc, char **argv)
     struct bench b;
     char item[64];
     TRY(bench_open(&b, "push-pull", bench_push_pull_keys, argc, argv));
+    TRY(check_numbers(&b));
     const char *cases = options_text(b.settings, "cases");
     while (bench_next_item(&cases, item)) {
         const struct push_pull_case *k = NULL;

@@ -47,6 +47,8 @@ struct synthetic_run {
 };
 
 /* The row borrows texts from *o; the caller closes *o after the row. */
+#define MADE_HERE "bench results" /* tag of the runs */
+
 static status describe(struct run_row *row, options **o, const struct synthetic_run *m,
                        unsigned variant)
 {
@@ -59,9 +61,9 @@ static status describe(struct run_row *row, options **o, const struct synthetic_
     snprintf(number[3], sizeof number[3], "trial-%u", variant / 4);
     const struct {
         const char *key, *value;
-    } set[] = {{"mode", "async"},        {"workers", number[0]},  {"seed", number[1]},
-               {"lr", number[2]},        {"arm", rules[m->rule]}, {"damping", rules[m->rule]},
-               {"experiment", number[3]}};
+    } set[] = {{"mode", "async"},         {"workers", number[0]},  {"seed", number[1]},
+               {"lr", number[2]},         {"arm", rules[m->rule]}, {"damping", rules[m->rule]},
+               {"experiment", number[3]}, {"tag", MADE_HERE}};
     for (size_t i = 0; i < COUNT_OF(set); i++)
         settings_add(&all, set[i].key, set[i].value, "bench results");
     TRY(config_compose(o, &all));
@@ -165,12 +167,19 @@ static status write_file(const struct bench *b, const char *path)
     status result = OK;
     unsigned runs = (unsigned)options_integer(b->settings, "runs");
     uint64_t pushes = (uint64_t)options_integer(b->settings, "pushes");
-    double existing = 0, began = clock_seconds();
+    double existing = 0, others = 0, began = clock_seconds();
     bool known = false;
     recorder *r = NULL;
     TRY(recorder_open(&r, path));
     recorder_close(&r);
     TRY(query_number(path, "SELECT count(*) FROM run", NULL, 0, &existing, &known));
+    TRY(query_number(path, "SELECT count(*) FROM run WHERE tag IS NOT '" MADE_HERE "'", NULL, 0,
+                     &others, &known));
+    if (others > 0 && existing < runs)
+        FAIL(ERROR_USAGE,
+             "bench results: file=%s has %.0f runs that this benchmark did not make; it would add "
+             "invented ones. Name another file, or set runs=%.0f to measure this one as it is",
+             path, others, existing);
     for (unsigned i = (unsigned)existing; i < runs; i++) {
         TRY(write_run(path, i, pushes));
         if (i % 100 == 99)
@@ -200,7 +209,8 @@ static status report_size(const struct bench *b, const char *path)
         log_info("this SQLite has no table dbstat; bytes per row are not reported");
         goto done;
     }
-    bench_report_value(b, "bytes per row of push", "bytes", bytes / rows);
+    if (rows > 0)
+        bench_report_value(b, "bytes per row of push", "bytes", bytes / rows);
 done:
     return result;
 }

@@ -38,10 +38,9 @@ static void add_experiments(struct text *out)
 {
     static const char folder[] = "experiments/questions/";
     for (const struct embedded_file *f = embedded_files; f->path != NULL; f++) {
-        if (strncmp(f->path, folder, sizeof folder - 1) == 0) {
-            const char *name = f->path + sizeof folder - 1;
-            text_add(out, "%.*s ", (int)strcspn(name, "."), name);
-        }
+        const char *name = f->path + sizeof folder - 1, *end = strrchr(f->path, '.');
+        if (strncmp(f->path, folder, sizeof folder - 1) == 0 && strcmp(end, ".yaml") == 0)
+            text_add(out, "%.*s ", (int)(end - name), name);
     }
 }
 
@@ -221,7 +220,7 @@ static const char function[] =
     "        if [[ -n $words ]]; then\n"
     "            COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
     "        else\n"
-    "            COMPREPLY=($(compgen -f -- \"$word\"))\n"
+    "            mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
     "            compopt -o filenames 2>/dev/null\n"
     "        fi\n"
     "        [[ $COMP_WORDBREAKS == *=* ]] && before=${before#*=}\n"
@@ -239,8 +238,11 @@ static const char function[] =
     "        fi\n"
     "    fi\n"
     "    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
-    "    [[ $command == @(run|sweep|reproduce) && $word != -* ]] &&\n"
-    "        COMPREPLY+=($(compgen -f -X '!*.yaml' -- \"$word\"))\n"
+    "    if [[ $command == @(run|sweep|reproduce) && $word != -* ]]; then\n"
+    "        mapfile -t -O \"${#COMPREPLY[@]}\" COMPREPLY < <(compgen -f -X '!*.yaml' -- "
+    "\"$word\")\n"
+    "        [[ ${COMPREPLY[*]} == *.yaml* ]] && compopt -o filenames 2>/dev/null\n"
+    "    fi\n"
     "    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null\n"
     "    return 0\n"
     "}\n"

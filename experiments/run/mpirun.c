@@ -25,7 +25,9 @@ static status check_free_space(const char *folder, unsigned ranks)
     status result = OK;
     struct statvfs about;
     const double needed = ROOM_BYTES + (double)ROOM_BYTES_RANK * ranks;
-    if (folder == NULL || statvfs(folder, &about) != 0)
+    if (folder == NULL)
+        folder = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
+    if (statvfs(folder, &about) != 0)
         return OK;
     const double room = (double)about.f_bavail * (double)about.f_frsize;
     if (room < needed) {

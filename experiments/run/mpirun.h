@@ -20,8 +20,8 @@ struct mpirun {
 };
 
 /* `folder` is for Open MPI's files, `shared` for the shared memory of ranks; both are borrowed
- * until mpirun_close(), NULL: Open MPI's default. ERROR_OTHER: `folder` has too little free space,
- * which would make mpirun hang. */
+ * until mpirun_close(), NULL: Open MPI's default, for files TMPDIR or /tmp. ERROR_OTHER: the
+ * folder has too little free space, which would make mpirun hang. */
 status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder,
                    const char *shared) MUST_CHECK;
 struct mpirun_hosts {
