@@ -14,7 +14,8 @@
  * A setting without effect (damping with mode=sync) is an error if it was given for this run: on
  * the command line, or in the same file as the choice that makes it idle. It is dropped if the
  * choice comes from elsewhere: a file's damping=inverse with mode=sync on the command line, or a
- * setting for all arms of an experiment in a synchronous arm. A setting of one arm is never dropped.
+ * setting for all arms of an experiment in a synchronous arm. A setting of one arm is never
+ * dropped.
  */
 #ifndef GRADLAG_EXPERIMENTS_CONFIG_CONFIG_H
 #define GRADLAG_EXPERIMENTS_CONFIG_CONFIG_H
