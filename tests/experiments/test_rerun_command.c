@@ -174,6 +174,14 @@ static void a_script_repeats_runs_and_compares_their_parameters(void **state)
     assert_int_equal(process_shell(r, script), OK);
     assert_non_null(strstr(process_output(r), "same   run 1 "));
     assert_null(strstr(process_output(r), "run 2 "));
+    /* Data at a relative path, which is a quoted field of CSV. */
+    assert_int_equal(process_shell(r, "seq 3000 >'my, text.txt'"), OK);
+    assert_int_equal(RIG_RUN(r, "run", "engine=virtual", "pace=constant", "model=gpt",
+                             "dataset=text", "dataset.path=my, text.txt", "dataset.context=8",
+                             "batch=2", "updates=2"),
+                     OK);
+    assert_int_equal(process_shell(r, script), OK);
+    assert_non_null(strstr(process_output(r), "same   run 3 "));
     assert_int_equal(process_shell(r, "sqlite3 results.db \"UPDATE run SET parameters_sha256 = "
                                       "'0' WHERE id = 1\""),
                      OK);

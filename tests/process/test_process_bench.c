@@ -87,6 +87,38 @@ static void bench_training_compares_modes_and_evaluations(void **state)
     process_expect_error(r, "slow");
 }
 
+static void bench_refuses_what_it_cannot_measure(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const numbers[] = {"sizes=1e6", "sizes=400k", "counts=0", "servers=17"};
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+        assert_int_equal(RIG_RUN(r, "bench", "push-pull", "cases=shm", numbers[i], "repeats=1"),
+                         ERROR_USAGE);
+        assert_null(strstr(process_output(r), "exchange"));
+    }
+    assert_int_equal(RIG_RUN(r, "bench", "overlap", "compute=slept", "clock=cpu"), ERROR_USAGE);
+    process_expect_nothing_left(r);
+}
+
+/* Its runs are invented. */
+static void bench_results_adds_no_runs_to_a_file_with_others(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const small[] = {"file=made.db", "pushes=10", "repeats=1"};
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL), OK);
+    assert_int_equal(RIG_RUN(r, "bench", "results", "file=results.db", "runs=3", small[1]),
+                     ERROR_USAGE);
+    process_expect_answer(r, "SELECT count(*) FROM run", "1");
+    assert_int_equal(RIG_RUN(r, "bench", "results", "file=results.db", "runs=1", small[2]), OK);
+    for (unsigned i = 2; i < 4; i++) { /* goes on with its own file */
+        char runs[16];
+        snprintf(runs, sizeof runs, "runs=%u", i);
+        assert_int_equal(RIG_RUN(r, "bench", "results", small[0], runs, small[1], small[2]), OK);
+    }
+    assert_int_equal(process_shell(r, "test $(sqlite3 made.db 'SELECT count(*) FROM run') = 3"),
+                     OK);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -95,6 +127,8 @@ int main(void)
         TEST(bench_apply_and_push_pull_compare_with_the_defaults),
         TEST(bench_start_compares_with_mpi_alone),
         TEST(bench_training_compares_modes_and_evaluations),
+        TEST(bench_refuses_what_it_cannot_measure),
+        TEST(bench_results_adds_no_runs_to_a_file_with_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
