@@ -1,6 +1,7 @@
 #include "worker/cpu/backend_cpu_batch16.h"
 
 #include "base/memory.h"
+#include "worker/cpu/onednn_instructions.h"
 
 const struct batch16_kernels *batch16_form(size_t i)
 {
