@@ -110,7 +110,7 @@ static void bench_results_adds_no_runs_to_a_file_with_others(void **state)
                      ERROR_USAGE);
     process_expect_answer(r, "SELECT count(*) FROM run", "1");
     assert_int_equal(RIG_RUN(r, "bench", "results", "file=results.db", "runs=1", small[2]), OK);
-    for (unsigned i = 2; i < 4; i++) { /* goes on with its own file */
+    for (unsigned i = 2; i < 4; i++) { /* adds to the file that it made */
         char runs[16];
         snprintf(runs, sizeof runs, "runs=%u", i);
         assert_int_equal(RIG_RUN(r, "bench", "results", small[0], runs, small[1], small[2]), OK);
