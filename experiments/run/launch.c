@@ -12,6 +12,7 @@
 #include "experiments/run/run_checkpoint.h"
 #include "ps/core/slices.h"
 #include "ps/net/curve.h"
+#include "ps/net/endpoint.h"
 #include "results/query/query.h"
 #include "results/run_queue.h"
 #include "results/store/recorder.h"
@@ -235,6 +236,26 @@ done:
     return result;
 }
 
+/* ERROR_USAGE: key endpoint names an endpoint that workers on other hosts cannot reach. */
+static status check_reachable(const struct launch *l)
+{
+    static const char localhost[] = "tcp://localhost:";
+    status result = OK;
+    const char *chosen = options_text(l->o->settings, "endpoint");
+    char endpoint[SERVERS_ENDPOINT_BYTES];
+    for (unsigned i = 0; chosen[0] != '\0' && i < l->servers; i++) {
+        TRY(servers_endpoint(chosen, l->servers, i, endpoint));
+        if (endpoint_check(endpoint, false) == OK ||
+            strncmp(endpoint, localhost, strlen(localhost)) == 0)
+            FAIL(ERROR_USAGE,
+                 "endpoint=%s: processes on other hosts (hosts=%s) cannot reach %s; leave endpoint "
+                 "out, or fix only the port, as in 'endpoint=tcp://*:5555'",
+                 chosen, options_text(l->o->settings, "hosts"), endpoint);
+    }
+done:
+    return result;
+}
+
 status launch_read_hosts(struct launch *l, const char *key)
 {
     status result = OK;
@@ -252,7 +273,9 @@ status launch_read_hosts(struct launch *l, const char *key)
         hosts_free(&l->hosts);
         goto done;
     }
-    if (!l->async)
+    if (l->async)
+        TRY(check_reachable(l));
+    else
         TRY(put_this_host_first(l, key));
     l->count_here = l->first_here = 0;
     for (size_t i = 0; i < l->hosts.count; i++)

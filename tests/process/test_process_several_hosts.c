@@ -232,6 +232,13 @@ static void impossible_hosts_are_refused(void **state)
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "hosts=192.0.2.1:2", "workers=3"), ERROR_USAGE);
     process_expect_error(r, "hosts=");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "hosts=192.0.2.1:2", "mode=sync"), ERROR_USAGE);
+    static const char *const unreachable[] = {"endpoint=tcp://127.0.0.1:*", "endpoint=ipc:///tmp/s",
+                                              "endpoint=tcp://localhost:5555"};
+    for (size_t i = 0; i < COUNT_OF(unreachable); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "hosts=192.0.2.1:2", unreachable[i]),
+                         ERROR_USAGE);
+        process_expect_error(r, "hosts=192.0.2.1:2");
+    }
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "hosts=localhost:2"), OK);
     process_expect_answer(r, "SELECT workers FROM run WHERE status = 'finished'", "2");
 }
