@@ -8,8 +8,8 @@
  * that the helper thread spent on parts that were complete in time (step.hidden_us).
  *
  * could be hidden: the hidden share if each part started as soon as it is final, one after the
- * other, as fast as without overlap. overlap=auto keeps it: 1 if the trial of overlap=auto would
- * keep overlap on this machine.
+ * other, as fast as without overlap (only with clock=wall). overlap=auto keeps it: 1 if the trial
+ * of overlap=auto would keep overlap on this machine.
  *
  * With compute=slept a step sleeps for as long as each operator took, so that the exchange has the
  * processor to itself, as with a GPU or a free core. The time of the exchange during these sleeps
@@ -297,7 +297,9 @@ static status measure(const struct bench *b, struct subject *s, const char *name
         report(b, name, "flown", "ms", &flown);
         report_value(b, name, "hidden",
                      1 - bench_median(&exposed[WITH]) / bench_median(&exposed[WITHOUT]));
-        report_value(b, name, "could be hidden", could_hide(s, bench_median(&exposed[WITHOUT])));
+        if (strcmp(options_text(b->settings, "clock"), "wall") == 0)
+            report_value(b, name, "could be hidden",
+                         could_hide(s, bench_median(&exposed[WITHOUT])));
         report_value(b, name, "overlap=auto keeps it", keeps > 0.5);
     }
 done:
