@@ -15,10 +15,10 @@ enum { FORKED_CALL_BYTES = 1024 }; /* the largest result */
 struct forked_call {
     status (*call)(const void *argument, void *out); /* fills `out` if it returns OK */
     const void *argument;
-    /* For messages: "the trial of precision=auto"; its work, for the log if it takes seconds; and
-     * what to do if it gives no result. */
+    /* Texts for messages. what: the call, "the trial of precision=auto"; work: what the call does,
+     * logged if it takes seconds; advice: what to do if it fails. */
     const char *what, *work, *advice;
-    double timeout_s;                  /* it may take 20 times as long */
+    double timeout_s;                  /* limit of the call: 20 times timeout_s */
     const volatile sig_atomic_t *stop; /* non-zero ends the call; NULL: nothing sets it */
 };
 

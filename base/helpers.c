@@ -23,7 +23,7 @@ struct helper {
 };
 
 struct helpers {
-    unsigned cores, free; /* free: cores that no other thread uses, with the one of the caller */
+    unsigned cores, free; /* free: cores that no other thread uses, including the caller's */
     unsigned count;
     struct helper *helper; /* [count] */
     pthread_mutex_t lock;

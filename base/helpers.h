@@ -32,11 +32,11 @@ unsigned helpers_count(const helpers *c);
 /* Computes block `block`. Any thread calls it, once for each block. */
 typedef void helpers_work(void *context, size_t block);
 
-/* Other threads keep `busy` cores occupied; helpers_run uses the rest. Until this call it uses no
- * helper. NULL-safe. */
+/* Tells helpers_run that other threads occupy `busy` cores; it uses only the rest. Before the first
+ * call helpers_run uses no helper. NULL-safe. */
 void helpers_keep_off(helpers *c, unsigned busy);
-/* Computes blocks 0 … blocks − 1 and returns when all are done. NULL: on the calling thread alone.
- */
+/* Computes blocks 0 … blocks − 1 and returns when all are done. `c` may be NULL: the calling thread
+ * then computes all blocks. */
 void helpers_run(helpers *c, size_t blocks, helpers_work *work, void *context);
 
 /* Calls job(context, i) for every i below count, on at most `threads` threads, the caller among
@@ -49,7 +49,7 @@ status helpers_for(size_t count, unsigned threads, status (*job)(void *context, 
 
 enum helper_job_state { JOB_IDLE, JOB_QUEUED, JOB_RUNNING, JOB_DONE };
 
-/* In memory of the caller, which must not move until the job is idle again. Zero-initialise. */
+/* Owned by the caller, which zero-initialises it and must not move it until it is idle again. */
 struct helper_job {
     /* `thread`: the helper that computes it, or helpers_count() for the caller. */
     void (*work)(void *context, unsigned thread);

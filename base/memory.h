@@ -10,8 +10,8 @@ void *memory_allocate(size_t bytes);
 void memory_free(void *p); /* NULL-safe */
 /* Stores memory_allocate(count × size) in *out, or returns ERROR_OTHER naming `what`. */
 status memory_new(void *out, size_t count, size_t size, const char *what) MUST_CHECK;
-/* Replaces the array at the address `array` by one of `capacity` elements, from memory_new(), with
- * the same first `count`. Unchanged after an error. */
+/* Replaces the array at the address `array` by one of `capacity` elements from memory_new(), and
+ * keeps the first `count` elements. Unchanged after an error. */
 status memory_grow(void *array, size_t count, size_t capacity, size_t size,
                    const char *what) MUST_CHECK;
 /* Appends one zeroed element to a list and returns it. `list` is the address of the pointer to the

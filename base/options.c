@@ -14,7 +14,7 @@ struct entry {
     int64_t integer;
     double real;
     bool flag;
-    bool owned; /* `option` and its key are this entry's own */
+    bool owned; /* this entry owns `option` and its key */
 };
 
 struct options {
@@ -46,7 +46,7 @@ void options_close(options **o)
     *o = NULL;
 }
 
-/* The part that the key belongs to, if it passes on keys that it does not know. */
+/* Whether the part that the key belongs to passes on keys that it does not declare. */
 static bool is_passed_on(const options *o, const char *key)
 {
     const size_t length = strcspn(key, ".");

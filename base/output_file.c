@@ -38,10 +38,10 @@ done:
     return result;
 }
 
-/* Such a file holds recorded runs. */
+/* Whether the file is an SQLite database. It may hold recorded runs. */
 static bool is_database(const char *path)
 {
-    static const char begins[16] = "SQLite format 3"; /* with its zero */
+    static const char begins[16] = "SQLite format 3"; /* 16 bytes, including the NUL */
     char there[sizeof begins] = "";
     FILE *file = fopen(path, "r");
     const bool is = file != NULL && fread(there, 1, sizeof there, file) == sizeof there &&
@@ -51,8 +51,8 @@ static bool is_database(const char *path)
     return is;
 }
 
-/* *in_place: the path is not a regular file. Checked first, because links of /proc may lead to
- * files without a path. */
+/* Sets *in_place if the path is not a regular file. Its links are then not followed, because a link
+ * in /proc may lead to a file without a path. */
 static status find_target(const char *path, struct text *target, bool *in_place)
 {
     status result = OK;
@@ -125,7 +125,7 @@ static int open_temporary(struct output_file *f)
     text_free(&folder);
     if (!f->nameless)
         file = open(f->temporary.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    struct stat replaced; /* whose permissions the new file keeps */
+    struct stat replaced; /* the earlier file; the new one keeps its permissions */
     if (file >= 0 && stat(f->target.at, &replaced) == 0)
         (void)fchmod(file, replaced.st_mode & 0777);
     return file;

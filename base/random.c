@@ -100,7 +100,7 @@ double random_normal(struct random_stream *r)
 
 enum { BLOCKS = 64 };
 
-/* out[w][i] ← word w of the stream's block i from now on. */
+/* out[w][i] ← word w of block i, counted from the stream's current block. */
 VECTOR_CLONES
 static void philox_blocks(const struct random_stream *r, uint32_t out[4][BLOCKS])
 {
@@ -117,7 +117,7 @@ static void philox_blocks(const struct random_stream *r, uint32_t out[4][BLOCKS]
 void random_normals(struct random_stream *r, double *out, size_t count)
 {
     uint32_t words[4][BLOCKS];
-    while (count >= BLOCKS && r->used == 4) { /* a normal takes a block */
+    while (count >= BLOCKS && r->used == 4) { /* each normal takes one block */
         philox_blocks(r, words);
         r->counter[0] += BLOCKS;
         for (int i = 0; i < BLOCKS; i++)

@@ -2,8 +2,8 @@
  * random.h — counter-based random streams: Philox4x32-10 (Salmon et al., "Parallel random numbers:
  * as easy as 1, 2, 3", SC 2011).
  *
- * A stream is named by (purpose, seed, worker, step) and never by arrival order, so any number can
- * be drawn again by anyone. Two streams with different names share no numbers.
+ * A stream is named by (purpose, seed, worker, step) and never by arrival order, so any process can
+ * draw any number again. Two streams with different names share no numbers.
  */
 #ifndef GRADLAG_BASE_RANDOM_H
 #define GRADLAG_BASE_RANDOM_H

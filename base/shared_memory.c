@@ -18,14 +18,14 @@
 
 struct area {
     const uint8_t *at;
-    struct shared_memory_place place; /* of its beginning */
+    struct shared_memory_place place; /* of the area's first byte */
 };
 
 static struct {
     pthread_mutex_t lock;
     struct area *areas;
     size_t count;
-    uint64_t numbers; /* given so far */
+    uint64_t numbers; /* the number of the newest area */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static atomic_bool wanted;
@@ -169,7 +169,7 @@ status shared_memory_new(float **out, size_t count, const char *what, enum share
         return memory_new(out, count, sizeof **out, what);
     }
     *out = (float *)(void *)m.at;
-    close(m.fd); /* the table has its own */
+    close(m.fd); /* the table keeps a copy of the descriptor */
 done:
     return result;
 }

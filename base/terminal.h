@@ -4,16 +4,16 @@
 
 #include "base/status.h"
 
-/* Columns of the terminal on `fd`. If the terminal does not say, the variable COLUMNS; if it is not
- * set, 80. 0: `fd` is not a terminal. */
+/* Columns of the terminal on `fd`. If the terminal does not report them: the value of the variable
+ * COLUMNS, or 80 if it is not set. 0: `fd` is not a terminal. */
 unsigned terminal_columns(int fd);
 
 /* True unless the variable NO_COLOR is set and not empty. */
 bool terminal_wants_colour(void);
 
-/* The character at the start of NUL-terminated text that is not empty. A control character and a
- * byte that is not UTF-8 are not printable and count as one column, for the space to print
- * instead. columns: 2 for East Asian characters and emoji, 0 for combining marks. */
+/* The character at the start of `text`, which is NUL-terminated and not empty. Control characters
+ * and bytes that are not UTF-8 are not printable. They count as one column, because the caller
+ * prints a space instead. columns: 2 for East Asian characters and emoji, 0 for combining marks. */
 struct terminal_character {
     unsigned bytes, columns;
     bool printable;

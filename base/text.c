@@ -57,10 +57,10 @@ void text_add_integer(struct text *t, int64_t value)
     text_add_bytes(t, &digits[at], sizeof digits - at);
 }
 
-/* Adds a value that is a whole number of 1e-9, as most recorded values are, several times faster
- * than printf: below 2^53 that number is exact, and one division rounds as reading does. At most 15
- * digits have only one shortest form. False: not such a value, or printf adds an exponent or '-0'.
- */
+/* Adds a whole multiple of 1e-9, as most recorded values are, several times faster than printf. The
+ * multiple is below 2^53 and therefore exact, so `units` / 1e9 rounds as reading the decimal does.
+ * A decimal of at most 15 digits is already the shortest one. False: the value is no such multiple,
+ * or printf writes it with an exponent or as '-0'. */
 static bool add_billionths(struct text *t, double value)
 {
     const double units = nearbyint(value * 1e9);

@@ -27,7 +27,7 @@ done:
     return result;
 }
 
-enum { SIGNAL_STACK_BYTES = 65536 }; /* a frame has up to 11 KiB of registers (AMX) */
+enum { SIGNAL_STACK_BYTES = 65536 }; /* a signal frame holds up to 11 KiB of registers (AMX) */
 
 void signal_handle(int number, const struct sigaction *action)
 {
@@ -79,7 +79,7 @@ static double quota_in(const char *quota_file, const char *period_file)
     FILE *f = fopen(quota_file, "re"), *g = period_file != NULL ? fopen(period_file, "re") : NULL;
     const bool known = f != NULL && fscanf(f, "%lf", &quota) == 1 && quota > 0; /* -1: none */
     if (known && (fscanf(g != NULL ? g : f, "%lf", &period) != 1 || period <= 0))
-        period = 1; /* bytes have none */
+        period = 1; /* a limit in bytes has no period */
     if (f != NULL)
         fclose(f);
     if (g != NULL)
@@ -107,7 +107,7 @@ double group_quota(const char *root, const char *group, const char *name)
 unsigned processor_quota(const char *root, const char *group)
 {
     struct text quota = {0}, period = {0};
-    text_add(&quota, "%s/cpu/cpu.cfs_quota_us", root); /* version 1, in a container */
+    text_add(&quota, "%s/cpu/cpu.cfs_quota_us", root); /* control groups, version 1 */
     text_add(&period, "%s/cpu/cpu.cfs_period_us", root);
     const double least = fmin(quota_in(quota.at, period.at), group_quota(root, group, "cpu.max"));
     text_free(&quota);

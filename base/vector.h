@@ -17,8 +17,9 @@
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(GRADLAG_SANITIZE)
 #define VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 /* Defines a function that calls `name_loop(…, avx512)`, an inline function whose source depends on
- * the vector width: gcc 12 keeps vectors of 64 bytes in memory, and compares them element by
- * element, where registers have 32. Example: VECTOR_FORMS(static, void, add, (float *x), x) */
+ * the vector width. The reason is gcc 12: for registers of 32 bytes it keeps vectors of 64 bytes in
+ * memory and compares them element by element.
+ * Example: VECTOR_FORMS(static, void, add, (float *x), x) */
 #define VECTOR_FORMS(linkage, type, name, parameters, ...)                                         \
     __attribute__((target("avx512f"))) static type name##_512 parameters                           \
     {                                                                                              \

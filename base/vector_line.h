@@ -24,7 +24,7 @@ typedef int32_t vector_mask __attribute__((vector_size(4 * VECTOR_LANES)));
 typedef float vector_half __attribute__((vector_size(2 * VECTOR_LANES)));
 typedef int32_t vector_half_mask __attribute__((vector_size(2 * VECTOR_LANES)));
 
-/* mask ← a < b. In halves without AVX-512, see VECTOR_FORMS. */
+/* mask ← a < b. Without AVX-512 each half is compared by itself: see VECTOR_FORMS. */
 VECTOR_INLINE void vector_below(vector_mask *mask, const vector_line *a, const vector_line *b,
                                 bool avx512)
 {
@@ -46,7 +46,7 @@ VECTOR_INLINE void vector_load(vector_line *value, const float *from)
     memcpy(value, from, sizeof *value);
 }
 
-/* Streamed: bypasses the caches, only on x86-64; `to` must then be 16-byte aligned. */
+/* `streamed`: the store bypasses the caches (only on x86-64); `to` must then be 16-byte aligned. */
 VECTOR_INLINE void vector_store(float *to, const vector_line *value, bool streamed)
 {
 #if defined(__x86_64__)
@@ -68,13 +68,14 @@ typedef int16_t vector_signed_halves __attribute__((vector_size(2 * VECTOR_LANES
 typedef uint32_t vector_bits __attribute__((vector_size(4 * VECTOR_LANES)));
 
 /* The type in memory, and the conversion to bf16. BF16: rounds to nearest, ties to even; NaN stays
- * NaN. BF16_NATIVE: likewise, by an instruction, in functions that are VECTOR_NATIVE. BF16_EXACT:
- * truncates values that are bf16 already. */
+ * NaN. BF16_NATIVE: likewise, with one instruction; only in functions declared VECTOR_NATIVE.
+ * BF16_EXACT: truncates; the values must be bf16 already. */
 enum vector_type { VECTOR_FLOAT32, VECTOR_BF16, VECTOR_BF16_NATIVE, VECTOR_BF16_EXACT };
 
-/* For functions on processors with AVX512_BF16 (vector_native()). Compilers widen 16 halves in four
- * instructions instead of one. The rounding instruction turns numbers below 2⁻¹²⁶ into zero.
- * Intrinsics would require the target in every function that they are inlined into. */
+/* For functions that run only on processors with AVX512_BF16 (vector_native()). This is assembly
+ * for two reasons: compilers widen 16 halves with four instructions instead of one, and intrinsics
+ * would require the target in every function that they are inlined into. The rounding instruction
+ * turns numbers below 2⁻¹²⁶ into zero. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&    \
     !defined(GRADLAG_SANITIZE)
 #define VECTOR_NATIVE                     __attribute__((target("avx512f,avx512vl,avx512bf16")))
@@ -163,7 +164,7 @@ VECTOR_INLINE void vector_store_to(void *to, size_t at, const vector_line *value
     }
 }
 
-/* After streamed stores, before another thread or process may read what they wrote. */
+/* Call it after streamed stores, before another thread or process reads the stored values. */
 VECTOR_INLINE void vector_streamed(void)
 {
 #if defined(__x86_64__)

@@ -61,8 +61,8 @@ static size_t bytes_of(const ps_client *c, unsigned server)
     return slice_count(&c->slices, server) * sizeof(float);
 }
 
-/* Slices of a small model may start on page boundaries by chance. A system may have larger pages.
- */
+/* Whether all slices are whole pages, which the slices of a small model may be by chance. False on
+ * a system with larger pages. */
 static bool slices_are_pages(const ps_client *c)
 {
     if (c->server_count > 1 && (size_t)sysconf(_SC_PAGESIZE) > SLICE_PAGE * sizeof(float))
@@ -73,8 +73,9 @@ static bool slices_are_pages(const ps_client *c)
     return true;
 }
 
-/* Reserves address space for all version slots of the servers (workers: the most that they take),
- * one vector to gather slices in, and the gradient. Only pages that are written occupy memory. */
+/* Reserves address space for all version slots of the servers, one vector to gather slices in, and
+ * the gradient. `workers`: the most workers that the servers admit. Only pages that are written
+ * occupy memory. */
 static status reserve(ps_client *c, unsigned workers)
 {
     status result = OK;

@@ -52,11 +52,11 @@ struct ps_release {
                          continues at the lost worker's batch */
     const float *parameters; /* [count]; constant until the next push */
     float *gradient;         /* [count]; the caller writes it */
-    double waited_us;        /* from push (or hello) to this release, without evaluations */
+    double waited_us;        /* from push (or hello) to this release, without pauses of training */
 };
 
 struct ps_push {
-    const struct push_codes *codes; /* of `gradient`; they stay until the next push. NULL: none */
+    const struct push_codes *codes; /* of `gradient`; unchanged until the next push. NULL: none */
     double loss, compute_us;
     double data_us, forward_us, backward_us; /* parts of compute_us */
     uint32_t samples;

@@ -5,17 +5,16 @@
  * Let H = outer.steps. Push number k of a worker uses batches k·H … k·H + H − 1. k counts over all
  * incarnations of the worker. There are two kinds of local steps:
  *   - from the parameters read: x = θ_read, then H steps of key optimizer with a state that starts
- *     at 0. The push is Σ η u, the sum of the steps. It is not θ_read − x, which float32
- *     would round: one local step then equals one update of the server. With outer.rho each
- *     gradient is that of f(x) + ρ/2 ‖x − θ_read‖². The push is a pure function of (model, dataset,
- *     seed, worker, k, θ_read, S).
+ *     at 0. The push is Σ η u, the sum of the steps, and not θ_read − x, which float32 would round.
+ *     So one local step equals one update of the server. With outer.rho each gradient is that of
+ *     f(x) + ρ/2 ‖x − θ_read‖². The push is a pure function of (model, dataset, seed, worker, k,
+ *     θ_read, S).
  *   - elastic: the worker keeps x and v from push to push (outer_easgd.c). The push is a pure
  *     function of x, v and the above.
  *
  * Step j uses schedule_rate at sample S + j·W·batch, where S is the number of samples that training
- * had used up to θ_read: meanwhile the other W − 1 workers advance, at the same speed if all are
- * alike. The rate depends on what was read and not on when, so replay and simulation take the same
- * steps.
+ * had used up to θ_read. This assumes that the other W − 1 workers advance at the same speed. The
+ * rate depends on what was read and not on when, so replay and simulation take the same steps.
  *
  * With key compression a push is the decoded code of the above (ps/push_codes.h), and also a
  * function of the worker's residual. With key pull_precision θ_read is rounded first
@@ -44,7 +43,7 @@ struct local_steps_plan {
     struct optimizer_rule rule;
     double parameters[OPTIMIZER_PARAMETERS]; /* of `kind` */
     struct schedule schedule;
-    uint64_t batch; /* samples of one */
+    uint64_t batch; /* samples of one batch */
 };
 /* Reads outer, its dotted keys, pull_precision, optimizer, momentum, weight_decay, batch,
  * consistency, and the keys that schedule_open reads. Errors: those of outer_open. */
@@ -70,7 +69,8 @@ void local_steps_close(struct local_steps *l);
 status local_steps_compress(struct local_steps *l, const options *o,
                             const struct optimizer_layers *layers,
                             uint64_t epoch_samples) MUST_CHECK;
-/* Whether a push of this worker is more than one gradient at the floats that it read. */
+/* Whether a push of this worker differs from one gradient at the parameters that it read: with an
+ * outer rule, compression or pull_precision. */
 bool local_steps_needed(const struct local_steps *l);
 /* ERROR_USAGE: compression or pull_precision, and an elastic outer rule. */
 status local_steps_check(const options *o) MUST_CHECK;

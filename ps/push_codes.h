@@ -18,8 +18,8 @@
 
 struct push_code {
     compression *compression;
-    void *bytes; /* of the last code */
-    size_t size; /* of it */
+    void *bytes; /* the last code */
+    size_t size; /* bytes of the last code */
 };
 
 struct push_codes {
@@ -35,8 +35,8 @@ status push_codes_open(struct push_codes *p, const options *settings,
                        uint64_t epoch_samples) MUST_CHECK;
 void push_codes_close(struct push_codes *p);
 bool push_codes_enabled(const struct push_codes *p);
-/* Bytes of a push to that server. `samples`: that training had used up to the version that the
- * worker has read. */
+/* Bytes of a push to that server. `samples`: samples that training had used up to the version that
+ * the worker has read. */
 size_t push_codes_bytes(const struct push_codes *p, unsigned server, uint64_t samples);
 /* Sets the residual to 0, and with compression=dgc the velocity. */
 void push_codes_reset(struct push_codes *p);

@@ -34,7 +34,7 @@ struct training_state; /* worker/training.h */
 
 struct server_core_options {
     const options *settings; /* consistency, damping, optimizer, lr, schedule, … ; borrowed */
-    unsigned workers;        /* key workers: W of the rules, also while other workers train */
+    unsigned workers;        /* key workers: the W of the rules, however many workers train */
     unsigned workers_max;    /* worker numbers are 0 … workers_max − 1; 0: as `workers` */
     size_t count;            /* parameters */
     struct optimizer_layers layers; /* of worker_layers(); for optimizers that need layers */
@@ -43,15 +43,17 @@ struct server_core_options {
     unsigned slot_count;            /* ≥ workers_max + 2 */
     const float *initial;           /* θ at version 0; copied into a slot */
     uint64_t epoch_samples;         /* training samples in one epoch */
-    uint64_t total_samples;  /* training ends when applied gradients contain this many samples */
-    double total_seconds;    /* or when a gradient arrives at this time; it is not used. 0: never */
+    uint64_t total_samples; /* training ends when applied gradients contain this many samples */
+    double total_seconds; /* training also ends when a gradient arrives at this time or later; that
+                             gradient is not used. 0: no limit */
     uint64_t evaluate_every; /* samples between evaluations; 0: only at the end */
     bool follows;            /* this is a follower (server > 0): it neither evaluates nor ends
                                 training; server 0 does both */
     helpers *helpers;        /* helper threads for large updates; NULL: none; borrowed */
     /* The checkpoint to resume from; NULL: a new run. `initial` has its parameters. Its vectors
-     * have `whole` elements; this core holds those from `begin` on. Borrowed during open. If it has
-     * all samples already, the first hello requests the evaluation that ends the run. */
+     * have `whole` elements; this core holds those from `begin` on. Borrowed during open. If the
+     * checkpoint has all samples already, the first hello requests the evaluation that ends the
+     * run. */
     const struct training_state *start;
     size_t begin, whole;
 };
@@ -76,9 +78,9 @@ struct server_push {
 enum { SERVER_CORE_SKIPS = 10 };
 
 enum server_action_kind {
-    SERVER_RELEASE,  /* release `worker` with `version`, which `samples` samples were used for, in
-                        `slot`. record.waited_for: the worker
-                        whose event released it, if that is another one; the record of its next push
+    SERVER_RELEASE,  /* release `worker` with `version` in `slot`; training has used `samples`
+                        samples up to this version. record.waited_for: the other worker whose event
+                        caused the release, or NO_WORKER. The record of the next push of `worker`
                         repeats it */
     SERVER_RECORD,   /* `record` is the outcome of one push. The caller sets apply_us and adds to
                         queue_us the time that the push was held. `taken`: the push was not held; it
@@ -87,8 +89,8 @@ enum server_action_kind {
     SERVER_EVALUATE, /* evaluate `version` in `slot`, then call server_core_evaluated() before any
                         other event. The slot does not change meanwhile. server_core_evaluated()
                         releases the workers that this update allows to continue */
-    SERVER_DIVERGED, /* the gradient or loss of record.worker is not finite; the run ends. With
-                        on_nonfinite=skip: too many such gradients */
+    SERVER_DIVERGED, /* the gradient or loss of record.worker, or an update with its gradient, is
+                        not finite; the run ends. With on_nonfinite=skip: too many such gradients */
     SERVER_FINISHED, /* the end is reached and evaluated; dismiss all workers */
 };
 
@@ -117,9 +119,9 @@ void server_core_close(server_core **c);
  * Between SERVER_EVALUATE and server_core_evaluated() the caller may only call evaluated() and
  * end(). */
 
-/* A worker joins, or joins again after a loss with sequence 0. It is released with the latest
- * version at once. A repeated hello repeats the last release. Report a new incarnation of a joined
- * worker with server_core_lost() first. */
+/* A worker joins, or joins again after a loss. Its first push has sequence 0. The worker is
+ * released with the latest version at once. A repeated hello repeats the last release. Report a new
+ * incarnation of a joined worker with server_core_lost() first. */
 struct server_actions server_core_hello(server_core *c, unsigned worker);
 /* A gradient arrived. A duplicate (a sequence number handled before) changes nothing and gives no
  * record: it repeats the worker's last release, or does nothing while its last push is held. After
@@ -130,8 +132,8 @@ status server_core_push(server_core *c, const struct server_push *push,
                         struct server_actions *out) MUST_CHECK;
 /* A worker is lost, or will never join. Its slot is freed and its held gradient is dropped
  * (PUSH_DROPPED_LATE). The policy stops waiting for it, which may complete an update. A gradient of
- * it in the running sum stays there. Its clock is ignored until it joins again, and then starts at
- * the slowest clock of the others. */
+ * the worker in the running sum stays there. The worker's clock is ignored until the worker joins
+ * again; it then starts at the lowest clock of the others. */
 struct server_actions server_core_lost(server_core *c, unsigned worker);
 /* The evaluation that SERVER_EVALUATE requested is complete. */
 struct server_actions server_core_evaluated(server_core *c);

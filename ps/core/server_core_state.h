@@ -44,7 +44,7 @@ struct member {
     double scale, gap, norm;
     double momentum, total_momentum; /* NOT_MEASURED unless the correction adjusts the momentum */
     bool measured;                   /* `norm` is known */
-    bool drop;                       /* by damping */
+    bool drop;                       /* damping drops it */
 };
 
 /* A group of the consistency policy: numbers of its members. */
@@ -110,7 +110,7 @@ unsigned core_number_of(const server_core *c, const struct member *member);
 void core_move(server_core *c, struct member *member, enum member_state next);
 /* The group of the worker of the current event. An event changes no other group. */
 struct group *core_group(const server_core *c);
-/* The policy's view of that group, without the fields of single decisions. */
+/* The policy's view of that group. The fields that only one decision reads are not set. */
 struct consistency_view core_view(const server_core *c);
 
 /* Asks the policy about a new push, which is HELD in its member, and carries out the decision. */

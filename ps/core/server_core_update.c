@@ -99,8 +99,8 @@ void core_stop_reading(server_core *c, struct member *member, enum member_state 
     core_move(c, member, next);
 }
 
-/* The version has changed since the push arrived if another group had an update. Then the gap is
- * that of an older version. */
+/* If another group had an update since the push arrived, the staleness has grown, and a gap
+ * measured before is out of date. */
 static void count_staleness(const server_core *c, struct member *member)
 {
     const uint64_t before = member->staleness;
@@ -154,8 +154,8 @@ void core_reject_not_finite(server_core *c, struct member *culprit, enum push_re
         end_diverged(c);
 }
 
-/* Norm and gap of a push that the fused pass of an update does not measure. Returns whether the
- * gradient can be used. */
+/* Measures norm and gap of a push. Not needed for a push that the fused pass of an update measures.
+ * Returns whether the gradient can be used. */
 static bool measure(server_core *c, struct member *member)
 {
     if (!member->measured) {
@@ -164,7 +164,8 @@ static bool measure(server_core *c, struct member *member)
     }
     if (member->staleness > 0)
         member->gap = vector_rms_distance(c->count, c->slots[c->latest], c->slots[member->slot]);
-    /* on_nonfinite=skip: a norm that no update takes is the fault of this gradient alone. */
+    /* With on_nonfinite=skip, reject a norm that the optimizer would reject: it is the fault of
+     * this gradient, not of the update. */
     return isfinite(member->norm) &&
            (!c->may_skip || optimizer_takes(member->norm * member->norm, 1));
 }
@@ -173,13 +174,14 @@ static bool measure(server_core *c, struct member *member)
 struct update {
     unsigned n; /* gradients */
     uint64_t samples;
-    struct member *first; /* with held gradients; NULL: taken gradients */
+    struct member *first; /* the first held gradient; NULL: an update of taken gradients */
     bool direct;          /* one gradient, uncorrected */
 };
 
 /* The slot of the next version. The gap of a stale gradient reads the slot it was computed at. If
- * that slot has no other reader, it is overwritten, which keeps one vector less in the caches.
- * Otherwise a free slot exists: each worker reads at most one, and slots ≥ workers_max + 2. */
+ * that slot has no other reader, the next version overwrites it: the caches then hold one vector
+ * less. Otherwise a free slot exists, because each worker reads at most one and there are
+ * workers_max + 2. */
 static unsigned slot_to_write(const server_core *c, const struct update *u)
 {
     if (u->direct && u->first->slot != c->latest && c->slot_readers[u->first->slot] == 1)
@@ -296,7 +298,8 @@ static bool update_parameters(server_core *c, const struct update *u)
     const bool scale_free = optimizer_is_scale_free(c->optimizer);
     const double mean_scale = c->aggregate.mean_scale;
     struct optimizer_pass pass;
-    if (scale_free) /* the rate takes the mean scale, so the gradient must not; 0 has no inverse */
+    if (scale_free) /* the rate is multiplied by the mean scale, so the gradient is divided by it,
+                       unless it is 0 */
         scale = mean_scale >= (double)FLT_MIN ? scale / mean_scale : 1;
     optimizer_set_epoch(c->optimizer, schedule_epoch(&c->schedule, c->samples_used, after));
     optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale,
@@ -383,7 +386,7 @@ static void apply_held(server_core *c)
     }
     struct update u = gather(c, held);
     for (struct member *member = held.from; member < held.to; member++) {
-        bool fused = u.direct && member == u.first; /* the update measures it */
+        bool fused = u.direct && member == u.first; /* the update's fused pass measures it */
         if (is_in(member, &held) && !fused && !measure(c, member)) {
             core_reject_not_finite(c, member, PUSH_BAD_GRADIENT);
             return;

@@ -22,8 +22,8 @@ static size_t distance(size_t a, size_t b)
     return a > b ? a - b : b - a;
 }
 
-/* Moves cut `server` to a boundary after the cut before it that leaves a layer for each later
- * slice. */
+/* Moves cut `server` to the nearest boundary between layers that lies after the cut before it and
+ * leaves a layer for each later slice. */
 static void cut_between(struct slices *s, unsigned server, const struct optimizer_layers *layers)
 {
     const size_t target = s->begin[server];

@@ -8,7 +8,8 @@
  *
  * If the update of an element depends on its whole layer (optimizer=lars, muon,
  * weight_decay_of=matrices, outer=heloco), no layer is cut: each cut moves to the nearest boundary
- * between two layers, the lower one of two that are equally near, such that each slice has a layer.
+ * between two layers that leaves each slice a layer. Of two equally near boundaries it takes the
+ * lower one.
  */
 #ifndef GRADLAG_PS_CORE_SLICES_H
 #define GRADLAG_PS_CORE_SLICES_H
@@ -18,7 +19,8 @@
 
 enum { SERVERS_MAX = 64, SLICE_PAGE = 1024 /* floats */, SLICE_PAGES = 16 };
 
-/* The first element and the first layer of each slice; those of slice `servers` are the ends. */
+/* The first element and the first layer of each slice; entry `servers` holds the ends of the last
+ * slice. */
 struct slices {
     unsigned servers;
     size_t begin[SERVERS_MAX + 1];
@@ -30,7 +32,8 @@ struct slices {
  * layer may be cut. */
 status slices_open(struct slices *out, const options *settings,
                    const struct optimizer_layers *layers, size_t count) MUST_CHECK;
-/* The same without settings; `layers` NULL: layers may be cut. Contract: enough of both. */
+/* The same without settings; `layers` NULL: layers may be cut. Contract: at least `servers`
+ * parameters and layers. */
 void slices_cut(struct slices *out, unsigned servers, size_t count,
                 const struct optimizer_layers *layers);
 size_t slice_count(const struct slices *s, unsigned server);

@@ -23,16 +23,16 @@
 #include <zmq.h>
 
 enum {
-    SPIN_NS = 400 * 1000, /* an update of some 500 000 parameters and the messages around it */
-    BELL_LOOKS = 16,      /* at the bell for one look at the sockets, which costs more */
+    SPIN_NS = 400 * 1000, /* duration of an update of some 500 000 parameters and its messages */
+    BELL_LOOKS = 16,      /* looks at the bell per look at the sockets, which costs more */
     SHORT_SLICE_NS = 100 * 1000, /* the shortest time slice that the kernel grants */
-    HANDSHAKE_MS = 5000,         /* a connection without a handshake is closed after it */
-    CURVE_FRAME_BYTES = 33,      /* that CURVE adds to each frame: RFC 26, MESSAGE command */
+    HANDSHAKE_MS = 5000,         /* limit of a handshake; then ZeroMQ closes the connection */
+    CURVE_FRAME_BYTES = 33,      /* CURVE adds them to each frame: RFC 26, MESSAGE command */
     RECONNECT_MS = 20,
     RECONNECT_MAX_MS = 500,
     LINGER_MAX_MS = 2000,
-    NAME_MS = 500,         /* for a host name that is being resolved, at the end */
-    BROKEN_HANDSHAKES = 3, /* in a row, without a reason: the peers may not match */
+    NAME_MS = 500,         /* closing waits so long for the resolution of a host name */
+    BROKEN_HANDSHAKES = 3, /* that many in a row without a reason: the peers may not match */
 };
 #define MISMATCH                                                                                   \
     "does one side have no keys (curve=), do the keys come from different folders, or does "       \
@@ -46,7 +46,7 @@ struct channel {
     uint64_t run_token;
     unsigned broken_handshakes;
     bool handshake_ended; /* of the current connection */
-    bool answered;        /* a message came */
+    bool answered;        /* a message has arrived */
     zmq_msg_t payload;    /* second frame of the last message */
     bool router, spin, bound, has_keys;
     int linger_ms;
@@ -346,9 +346,10 @@ static void *end_context(void *context)
     return NULL;
 }
 
-/* ZeroMQ's thread may be resolving a host name, which nothing can interrupt, and which takes a
- * minute if the name servers do not answer. Then the process does not wait for that thread. No
- * message of a channel without an answer has a payload, so the thread uses no memory of ours. */
+/* ZeroMQ's thread may be resolving a host name. Nothing can interrupt that, and it takes a minute
+ * if the name servers do not answer. After limit_ms this function abandons the thread. It is called
+ * for channels without an answer: their messages have no payload, so the thread uses no memory of
+ * ours. */
 static void end_context_in_time(void *context, unsigned limit_ms)
 {
     pthread_t thread;
@@ -530,7 +531,7 @@ static bool rings_soon(const struct bell *bell)
     return false;
 }
 
-/* True: something came. */
+/* True: a message may have arrived. */
 static bool spin(channel *c, channel *other, const struct bell *bell)
 {
     const uint64_t until = clock_ns() + SPIN_NS;

@@ -4,9 +4,9 @@
  * curve.c and unauthenticated_peers.c.
  *
  * Waiting. Waking a thread on another core takes longer than a small message. So a channel first
- * polls for some tens of microseconds (spins) and then blocks. Each process has a thread of ZeroMQ
- * beside its own, and a message passes through all four. Without a free core for each process,
- * spinning takes time from the threads that carry the message, so the channel blocks at once.
+ * polls for up to 400 µs (spins) and then blocks. Each process has a thread of ZeroMQ beside its
+ * own, and a message passes through all four. Without a free core for each process, spinning takes
+ * time from the threads that carry the message, so the channel blocks at once.
  *
  * The kernel often wakes a thread on the core it last ran on, although a worker computes there and
  * another core is idle. So the server's thread and ZeroMQ's threads request short time slices,
@@ -69,12 +69,13 @@ status channel_bind(channel **out, const char *endpoint,
 /* Opens a worker's side. It succeeds before a server listens; messages wait until then. */
 status channel_connect(channel **out, const char *endpoint,
                        const struct channel_options *o) MUST_CHECK;
-/* Sends the queued messages, for at most o.timeout_ms and at most two seconds, and closes. Does not
- * wait for the resolution of a host name. */
+/* Sends the queued messages, for at most o.timeout_ms and at most two seconds, and closes. Before
+ * the first answer, waits at most half a second longer for the resolution of a host name. */
 void channel_close(channel **c);
-/* A worker's side, while no answer comes; `over`: its time limit has passed. ERROR_PROTOCOL: the
- * handshake failed, because keys or tokens do not match or one side has no keys. Some mismatches
- * look like a forwarder whose server does not listen yet; they are an error only if `over`. */
+/* Call it on a worker's side while the server has not answered. `over`: the time limit for an
+ * answer has passed. ERROR_PROTOCOL: the handshake failed, because keys or tokens do not match or
+ * one side has no keys. Some mismatches look like a forwarder whose server does not listen yet;
+ * they are an error only if `over`. */
 status channel_check_handshake(channel *c, bool over) MUST_CHECK;
 /* Makes channel_close() discard the queued messages. Use it if the peer has ended. */
 void channel_discard_unsent(channel *c);
@@ -88,7 +89,7 @@ bool channel_send(channel *c, const struct channel_id *to, const struct wire_mes
                   const void *payload);
 /* Takes the next message if there is one. */
 enum channel_event channel_receive(channel *c, struct channel_received *out);
-/* Waits until a message may have come to `c` or `other`, `wake_fd` is readable, `bell`
+/* Waits until a message may have arrived at `c` or `other`, `wake_fd` is readable, `bell`
  * (ps/net/mailbox.h) rings, or timeout_ms is over. NULL, −1: none. */
 void channel_wait_any(channel *c, channel *other, struct bell *bell, int wake_fd,
                       unsigned timeout_ms);

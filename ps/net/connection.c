@@ -55,7 +55,7 @@ struct connection {
     bool welcomed, ended, left;
     bool ended_with_error, was_evicted; /* see connection.h */
 
-    bool shared; /* payload through `view`, else through the two buffers */
+    bool shared; /* the payload is in `view`; otherwise in the two buffers */
     struct payload_view view;
     bool has_mailbox; /* for pushes and releases */
     struct mailbox mailbox;
@@ -65,12 +65,12 @@ struct connection {
     float *own_parameters, *own_gradient; /* if placed, they are the caller's */
 
     struct wire_message hello, ready, push; /* as sent, kept to be sent again */
-    struct connection_code code;            /* of that push */
+    struct connection_code code;            /* code of `push` */
     struct wire_release release;
-    bool announced, released;         /* a release has arrived; and all its parameters */
-    size_t received;                  /* bytes of them */
+    bool announced, released;         /* a release has arrived; all its parameters have, too */
+    size_t received;                  /* bytes of the parameters received */
     bool pinged;                      /* a ping was sent after the last other message */
-    unsigned push_lost, release_lost; /* losses in this wait */
+    unsigned push_lost, release_lost; /* messages lost in this wait */
 
     uint64_t heard_ns; /* last message on this channel */
     uint64_t pinged_ns;
@@ -338,11 +338,11 @@ static status check_server(connection *c)
     const uint64_t now = clock_ns(), beat_ns = heartbeat_answer_ns(c->heartbeat);
     char name[160], why[LIVENESS_WHY_BYTES], limit[32] = "timeout_s";
     struct wire_text end;
-    if (heartbeat_heard_end(c->heartbeat, &end)) /* on this channel vectors may delay it */
+    if (heartbeat_heard_end(c->heartbeat, &end)) /* vectors may delay it on c->channel */
         return on_end(c, &end);
     if (c->silence_ms != c->timeout_ms)
         snprintf(limit, sizeof limit, "%d times timeout_s", LIVENESS_FACTOR);
-    /* A pause of this process is mostly a pause of the server, too: see server_was_away(). */
+    /* When this process was paused, usually the server was paused, too: see server_was_away(). */
     if (liveness_ms(c->checked_ns, now) > c->timeout_ms / 2)
         c->heard_ns = now;
     c->checked_ns = now;
@@ -392,7 +392,7 @@ status connection_advance(connection *c, bool wait)
             goto done;
         switch (channel_receive(c->channel, &r)) {
         case CHANNEL_MESSAGE:
-            TRY(take_mail(c)); /* it was sent before this message */
+            TRY(take_mail(c)); /* mail was sent before this message */
             TRY(handle(c, &r));
             break;
         case CHANNEL_MALFORMED:

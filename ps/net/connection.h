@@ -24,7 +24,8 @@ struct connection_options {
     uint64_t settings_hash; /* of the keys that decide the outcome; must equal the server's */
     unsigned worker;
     unsigned processes; /* of the run, on one host */
-    bool follower;      /* a server other than 0; server 0 judges their silence, see liveness.h */
+    bool follower;      /* the server is not server 0. The worker tolerates a longer silence of it,
+                           because server 0 also judges it (liveness.h) */
     size_t count;       /* parameters that this server holds */
     const struct payload_place *place; /* NULL: anywhere */
 };
@@ -34,17 +35,18 @@ struct connection_release {
     uint64_t version, samples; /* samples: used by training up to this version */
     uint64_t batch;            /* number of the batch to compute */
     const float *parameters;   /* [count], constant */
-    double paused_us;          /* the part of the wait that was an evaluation */
+    double paused_us; /* the part of the wait in which the training clock stood still (evaluation,
+                         probe, checkpoint) */
 };
 
 /* Sends a hello. The first release comes later, from connection_advance(). */
 status connection_open(connection **out, const struct connection_options *o) MUST_CHECK;
 /* Handles the messages that have arrived, until the connection is released or has ended. If none
  * has arrived and `wait` is true, waits a part of a second. Call it in a loop. With several servers
- * call it for each in turn, also for those that have released: they may report the end of training.
- * ERROR_PEER: the server did not answer within timeout_s, evicted this worker, or training is over.
- * ERROR_PROTOCOL: the server refused this worker or sent a malformed message. Any other error: the
- * server ended the run with it. */
+ * call it for each connection in turn. Include released connections: their servers may report the
+ * end of training. ERROR_PEER: the server did not answer within timeout_s, evicted this worker, or
+ * training is over. ERROR_PROTOCOL: the server refused this worker or sent a malformed message. Any
+ * other error: the server ended the run with it. */
 status connection_advance(connection *c, bool wait) MUST_CHECK;
 bool connection_is_released(const connection *c);
 /* Training is over; call connection_close() next. */

@@ -171,7 +171,7 @@ done:
     return result;
 }
 
-/* Reads a line. What does not fit into the buffer is skipped: no key is that long. */
+/* Reads a line. Skips the part that does not fit into the buffer: no key is that long. */
 static bool read_line(FILE *f, char line[LINE_BYTES])
 {
     if (fgets(line, LINE_BYTES, f) == NULL)
@@ -331,7 +331,7 @@ enum { VERSION, REQUEST, DOMAIN, ADDRESS, IDENTITY, MECHANISM, KEY, PASSWORD, FR
 
 struct frame {
     uint8_t bytes[256];
-    size_t size; /* of the truncated frame */
+    size_t size; /* a longer frame is cut to sizeof bytes */
 };
 
 struct zap_handler {

@@ -27,12 +27,12 @@ struct curve_keys {
     size_t worker_count;
 };
 
-/* The environment variable with a worker's keys, as the lines of worker.key. A process that has it
- * reads no worker.key. */
+/* The environment variable with a worker's keys, as the lines of worker.key. A process that has the
+ * variable reads no worker.key. */
 #define CURVE_WORKER_VARIABLE "GRADLAG_WORKER_KEY"
 
 /* Generates keys and writes both files into `folder`, which is created if it does not exist.
- * ERROR_USAGE: one of the files exists already. After an error neither file is left. */
+ * ERROR_USAGE: one of the files exists already. After an error no new file is left. */
 status curve_make(const char *folder) MUST_CHECK;
 /* *out ← the server's or a worker's keys; NULL if `folder` is "". ERROR_USAGE: the file is missing,
  * malformed ("file:line: …"), or readable by others. */

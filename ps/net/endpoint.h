@@ -8,10 +8,10 @@
 
 #include <string.h>
 
-enum { ENDPOINT_BYTES = 256 }; /* of the longest, with its end */
+enum { ENDPOINT_BYTES = 256 }; /* size of the longest endpoint, including the NUL */
 
-/* The end of an error about an endpoint at which nothing answers: how to write IPv6, or "". Host
- * names mean their first IPv4 address, * means IPv4. The text is constant. */
+/* The last words of the error that nothing answers at an endpoint: how to write an IPv6 address, or
+ * "". A host name means its first IPv4 address, and * means IPv4. The text is constant. */
 static inline const char *endpoint_hint(const char *endpoint)
 {
     return strncmp(endpoint, "tcp://", 6) == 0 && endpoint[6] != '['

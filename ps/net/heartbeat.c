@@ -56,7 +56,7 @@ static void *run(void *argument)
     while (!h->stop) {
         pthread_mutex_unlock(&h->lock);
         receive_and_ping(h);
-        clock_gettime(CLOCK_MONOTONIC, &when); /* after a SIGSTOP, missed pings are left out */
+        clock_gettime(CLOCK_MONOTONIC, &when); /* after a SIGSTOP, missed pings are not sent */
         pthread_mutex_lock(&h->lock);
         add_ms(&when, h->interval_ms);
         while (!h->stop && pthread_cond_timedwait(&h->stop_wanted, &h->lock, &when) != ETIMEDOUT)

@@ -3,8 +3,8 @@
  *
  *   Silence: a process from which no message has come for timeout_s is lost.
  *   Work: a process that gives signs of life but owes a result (a gradient, a slice, an evaluation,
- *   a checkpoint, its joining) is named after timeout_s at the latest, and lost after
- *   LIVENESS_FACTOR times timeout_s, or LIVENESS_FACTOR times the longest such wait so far.
+ *   a checkpoint, its joining) is named after timeout_s at the latest. It is lost after
+ *   LIVENESS_FACTOR times the longer of timeout_s and the longest such wait so far.
  *
  * The factor is there because signs of life prove that the process runs, and because the length of
  * work is not known in advance: the first step loads libraries, a crowded machine slows every step
@@ -26,10 +26,10 @@ enum {
     LIVENESS_LAST_WORDS_MS = 200,
 };
 
-/* Another process, as this one knows it. */
+/* What this process knows of another one. */
 struct liveness {
     int pidfd;         /* −1: not on this host, or not watched; owned, see peer_process.h */
-    uint64_t heard_ns; /* when its last message came */
+    uint64_t heard_ns; /* when its last message arrived */
     uint64_t died_ns;  /* when its death was noticed; 0: it is not known to be dead */
     bool named;        /* its silence has been logged */
 };
@@ -38,8 +38,8 @@ enum { LIVENESS_WHY_BYTES = 96 };
 
 /* Call it for each message. */
 void liveness_heard(struct liveness *l);
-/* Whether it is dead or has been silent for too long; then `why` says so: "was silent for …". Logs
- * its name once for each silence ("worker 3 (process 77)"). */
+/* Whether the process is dead or has been silent for too long; `why` is then the reason, "was
+ * silent for …". Logs `name`, such as "worker 3 (process 77)", once for each silence. */
 bool liveness_is_lost(struct liveness *l, const char *name, unsigned timeout_ms, uint64_t now_ns,
                       char why[LIVENESS_WHY_BYTES]);
 

@@ -11,16 +11,16 @@
  * receiver that takes the cell's message before it handles one of the channel keeps their order.
  *
  * Bell. A receiver that sleeps waits for its channel, for processes that end, and for its bell: a
- * pipe, which fits among these descriptors (a futex does not). The sender counts up a word, and
- * writes to the pipe only if the receiver has said that it sleeps. All words are accessed in one
- * total order (sequentially consistent), so either the sender sees that the receiver sleeps, or the
- * receiver sees the word and stays awake.
+ * pipe, which fits among these descriptors (a futex does not). The sender increments a word, and
+ * writes to the pipe only if the receiver has declared that it sleeps. All words are accessed in
+ * one total order (sequentially consistent), so either the sender sees that the receiver sleeps, or
+ * the receiver sees the new value and stays awake.
  *
  * The other side's memory is not trusted: mailbox_receive() copies a message before it is decoded,
  * and drops one that changes meanwhile.
  *
  * If no bell can be made, or the worker is another program that does not know mailboxes, pushes and
- * releases go through the channel. The server decides it when the worker is ready.
+ * releases go through the channel. The server decides this when the worker becomes ready.
  */
 #ifndef GRADLAG_PS_NET_MAILBOX_H
 #define GRADLAG_PS_NET_MAILBOX_H
@@ -29,10 +29,10 @@
 
 #include <stdatomic.h>
 
-struct mailbox_side { /* of a process that receives; in shared memory */
+struct mailbox_side { /* one receiving process; in shared memory */
     atomic_uint rung; /* messages sent to it so far */
     atomic_uint sleeps;
-    uint32_t bell_fd; /* of the server's process; constant */
+    uint32_t bell_fd; /* a descriptor of the server's process; constant */
 };
 
 struct mailbox_cell {     /* in shared memory; one process writes it */
@@ -44,13 +44,14 @@ struct mailbox_cell {     /* in shared memory; one process writes it */
 /* One process's bell, to wait for (ps/net/channel.h). */
 struct bell {
     struct mailbox_side *side; /* NULL: none */
-    unsigned heard;            /* messages that this process knows of */
+    unsigned heard;            /* value of side->rung at the last bell_hear() */
     int fd;
 };
 bool bell_rings(const struct bell *b);
-/* Call it before the cells are looked at. */
+/* Call it before you look at the cells: a later message then rings again. */
 void bell_hear(struct bell *b);
-/* Around a wait for b->fd. False: do not wait, it rings. */
+/* Call bell_sleep() before and bell_wake() after a wait for b->fd. False: do not wait, the bell
+ * rings. */
 bool bell_sleep(struct bell *b);
 void bell_wake(struct bell *b);
 
@@ -79,13 +80,13 @@ status mailboxes_open(mailboxes **out, void *memory, unsigned workers) MUST_CHEC
 void mailboxes_close(mailboxes **m); /* NULL-safe */
 struct mailbox *mailboxes_of(mailboxes *m, unsigned worker);
 struct bell *mailboxes_bell(mailboxes *m);
-/* A worker joins: forgets what an earlier worker of this place has written. */
+/* Call it when a worker joins: discards what an earlier worker of this place has written. */
 void mailboxes_clear(mailboxes *m, unsigned worker);
-/* Whether the worker has opened its mailbox since then. */
+/* Whether the worker has opened its mailbox since mailboxes_clear(). */
 bool mailboxes_is_used(const mailboxes *m, unsigned worker);
 
 /* ---- a worker's side ------------------------------------------------------------------------ */
-/* Opens worker `worker`'s mailbox in `memory` of `bytes`, the bells being descriptors of process
+/* Opens worker `worker`'s mailbox in `memory` of `bytes`. The bells are descriptors of process
  * `pid`. False: there are no mailboxes, or no bell can be opened; both structures are closed. */
 bool mailbox_open(struct mailbox *m, struct bell *b, void *memory, size_t bytes, unsigned worker,
                   uint32_t pid);

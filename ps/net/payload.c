@@ -1,5 +1,6 @@
 /* payload.c — see payload.h. Each of the two files begins with one page that holds the nonce; slots
- * of whole pages follow. In the gradients' file the mailboxes lie between them. */
+ * of whole pages follow. In the gradients' file the mailboxes lie between that page and the
+ * slots. */
 #include "ps/net/payload.h"
 
 #include "base/memory.h"
@@ -29,7 +30,7 @@ static size_t whole_pages(size_t bytes)
 
 struct payload_area {
     struct shared_memory parameters, gradients;
-    size_t count, stride, gradients_begin; /* in bytes, but `count` */
+    size_t count, stride, gradients_begin; /* count in floats, the others in bytes */
     unsigned slots, workers;
     float **slot;
     mailboxes *mailboxes;
@@ -148,7 +149,7 @@ static status map_part(void **map, const struct wire_welcome *w, uint32_t fd_num
     if (at == MAP_FAILED)
         FAIL(ERROR_PEER, "cannot map %zu MB of %s: %s", bytes >> 20, path, strerror(errno));
     madvise(at, bytes, MADV_HUGEPAGE);
-    if (over == NULL) /* else it is part of a vector */
+    if (over == NULL) /* otherwise it is part of the caller's vector */
         shared_memory_add(at, bytes, fd, offset, writable ? OTHERS_WRITE : OTHERS_READ);
     *map = at;
 done:

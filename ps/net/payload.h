@@ -40,14 +40,15 @@ struct payload_view {
     size_t stride;             /* bytes from one slot to the next */
     unsigned slots;
     float *gradient;
-    void *parameters_map, *gradient_map; /* mapped by payload_map(); NULL: over a place */
+    void *parameters_map, *gradient_map; /* mapped by payload_map(); NULL: it mapped over a place */
     size_t parameters_bytes, gradient_bytes;
     void *mailboxes_map; /* mapped by payload_open_mailbox() */
     size_t mailboxes_bytes;
 };
 /* Where in the caller's memory a slice lies, beside the slices of other servers. Version slot s is
- * at `parameters` + s × stride bytes. Plain memory follows the last slot; the gradient is plain
- * memory, too. slots = 0: the slice is not whole pages, so nothing can be mapped over it. */
+ * at `parameters` + s × stride bytes. Private memory follows the last slot; `gradient` is private
+ * memory until payload_map() maps over it. slots = 0: the slice is not whole pages, so nothing can
+ * be mapped over it. */
 struct payload_place {
     uint8_t *parameters, *gradient;
     size_t stride;

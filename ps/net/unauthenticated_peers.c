@@ -18,7 +18,7 @@ enum {
 
 struct unauthenticated_peer {
     int fd;
-    bool above; /* it had sent too much at the last check */
+    bool above; /* at the last check it had already sent too much */
 };
 
 struct unauthenticated_peers {
@@ -58,7 +58,7 @@ static void read_events(unauthenticated_peers *p)
     uint16_t event;
     int32_t fd;
     while (next_event(p, &event, &fd)) {
-        forget_connection(p, fd); /* closed, or the number of an earlier connection */
+        forget_connection(p, fd); /* the connection is closed, or its number was reused */
         if (event == ZMQ_EVENT_ACCEPTED && p->count < WATCHED_MAX)
             p->at[p->count++] = (struct unauthenticated_peer){.fd = fd};
     }

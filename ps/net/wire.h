@@ -32,7 +32,7 @@ enum wire_type {
     WIRE_PUSH,       /* worker: a gradient's version, loss and times */
     WIRE_GRADIENT,   /* worker: a chunk of that gradient (payload=frames) */
     WIRE_PING,       /* worker: a sign of life */
-    WIRE_PONG,       /* server: answers a ping, or a hello that has to wait */
+    WIRE_PONG,       /* server: answers a ping, or a hello whose worker has to wait */
     WIRE_PULL,       /* worker: requests the last release again */
     WIRE_END,        /* server: training is over */
     WIRE_GOODBYE,    /* worker: leaves */
@@ -83,7 +83,7 @@ struct wire_release {
     uint64_t version;
     uint64_t samples; /* that training has used up to this version */
     uint32_t slot, payload;
-    double paused_us; /* the part of the worker's wait that was an evaluation */
+    double paused_us; /* the part of the worker's wait in which the training clock stood still */
 };
 
 struct wire_push {

@@ -14,7 +14,7 @@ static const struct about *chosen(const struct registry *registry, const options
     return registry_find(registry, options_text(o, key));
 }
 
-/* The key that makes a run go on from a checkpoint, and what to do instead. */
+/* For messages: the key that resumes a run from a checkpoint; instead_of(): what to do instead. */
 static const char *key_of(const options *o)
 {
     return options_is_initial(o, "resume") ? "restarts" : "resume";

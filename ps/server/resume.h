@@ -6,8 +6,8 @@
 
 #include "worker/training.h"
 
-/* For key resume, and for restarts after which a run goes on from its checkpoint. ERROR_USAGE,
- * naming the key, if these settings keep state that a checkpoint does not hold. */
+/* Call it for key resume, and for key restarts if a restarted run resumes from its checkpoint.
+ * ERROR_USAGE, naming the key, if these settings keep state that a checkpoint does not hold. */
 status resume_check(const options *settings) MUST_CHECK;
 
 #endif

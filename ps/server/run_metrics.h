@@ -19,9 +19,10 @@ void ps_metrics_open(struct ps_metrics *t, const options *settings, recorder *re
 void ps_metrics_push(struct ps_metrics *t, const struct push_record *row);
 /* An evaluation begins: moves the losses since the last one to `where`. */
 void ps_metrics_begin_evaluation(struct ps_metrics *t, struct training_state *where);
-/* It ends without a result: moves them back. */
+/* The evaluation ends without a result: moves the losses back. */
 void ps_metrics_drop_evaluation(struct ps_metrics *t, const struct training_state *where);
-/* where: the state of training when it began; took_seconds: of the evaluation, or NOT_MEASURED. */
+/* where: the state of training when the evaluation began; took_seconds: its duration, or
+ * NOT_MEASURED. */
 void ps_metrics_evaluation(struct ps_metrics *t, const struct training_state *where,
                            double took_seconds, const struct evaluation *e);
 /* Over all applied gradients so far; 0 before the first. */

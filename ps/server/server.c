@@ -141,7 +141,7 @@ static status server_open(struct server *s, const struct ps_server_options *o)
                                   .trusted = options_flag(o->settings, "trusted_network"),
                                   .run_token = o->run_token,
                                   .max_queued = max_queued(s)}));
-    s->queue_size = 4 * s->workers; /* a push, a loss, a hello and another loss, at most */
+    s->queue_size = 4 * s->workers; /* at most a push, a loss, a hello and another loss each */
     TRY(memory_new(&s->queue, s->queue_size, sizeof *s->queue, "the server's queue"));
     TRY(memory_new(&s->peers, s->workers, sizeof *s->peers, "the server's peers"));
     for (unsigned w = 0; w < s->workers; w++)
@@ -215,7 +215,8 @@ static void name_missing(const struct server *s, char out[NAMED_BYTES])
                                        length > 0 ? ", " : "", names[i]);
 }
 
-/* Workers are missing, and none of them can join: the starter knows that its process has ended. */
+/* Whether workers are missing and none of them can join, because the starter knows that their
+ * processes have ended. */
 static bool missing_workers_have_ended(const struct server *s)
 {
     const struct training_hooks *hooks = &s->o->hooks;
@@ -231,7 +232,7 @@ static bool missing_workers_have_ended(const struct server *s)
 }
 
 /* Names the workers and servers that have not joined, then starts without them or fails (T1). The
- * wait begins again with each peer that joins. It is over if the others have ended. */
+ * wait begins again when a peer joins. It is over at once if the missing workers have ended. */
 static void await_peers(struct server *s, uint64_t now)
 {
     char names[NAMED_BYTES];
@@ -274,7 +275,8 @@ static void check_stop(struct server *s)
                     (unsigned long long)(s->begun ? server_core_version(s->core) : 0));
 }
 
-/* `drained`: no message is left unread. Only then a silence is the peer's and not our own. */
+/* `drained`: no message is left unread. Only then does a silence mean that the peer sent nothing;
+ * otherwise this server may be behind. */
 static void tick(struct server *s, bool drained)
 {
     const uint64_t now = clock_ns(), away_ns = now - s->ticked_ns;
@@ -301,14 +303,14 @@ static void tick(struct server *s, bool drained)
     }
 }
 
-/* NULL: none. */
+/* NULL: there are no mailboxes. */
 static struct bell *bell_of(const struct server *s)
 {
     mailboxes *m = payload_mailboxes(s->payload);
     return m != NULL ? mailboxes_bell(m) : NULL;
 }
 
-/* The workers take turns in being the first one. */
+/* Takes one message from each mailbox. The workers take turns in being first. */
 static void receive_mail(struct server *s)
 {
     struct bell *bell = bell_of(s);
@@ -320,7 +322,7 @@ static void receive_mail(struct server *s)
     s->mail_first = (s->mail_first + 1) % s->workers;
 }
 
-/* False: there is more. */
+/* False: messages may be left. */
 static bool receive(struct server *s)
 {
     struct channel_received r;
@@ -332,7 +334,7 @@ static bool receive(struct server *s)
         if (server_leads(s) && leader_handle(s, event, &r))
             continue;
         if (event == CHANNEL_MESSAGE && r.message.worker < s->workers)
-            peers_take_mail(s, r.message.worker); /* it was sent before this message */
+            peers_take_mail(s, r.message.worker); /* its mail was sent before this message */
         peers_handle(s, event, &r);
     }
     return false;
@@ -343,7 +345,7 @@ static void wait(struct server *s)
     struct epoll_event events[8];
     channel_wait_any(s->channel, s->leader.over ? NULL : s->leader.channel, bell_of(s), s->wake_fd,
                      TICK_MS);
-    /* Edge-triggered: reading the events rearms the set. Their causes are looked up elsewhere. */
+    /* Edge-triggered: reading the events rearms the set. Other functions look up what happened. */
     while (epoll_wait(s->wake_fd, events, 8, 0) == 8)
         continue;
 }

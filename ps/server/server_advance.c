@@ -13,7 +13,7 @@ static const uint64_t MS = 1000000;
 
 /* ---- leaving: T8 to T10 --------------------------------------------------------------------- */
 
-/* Members that may still send something. */
+/* Whether a worker or a follower may still send something. */
 static bool peers_remain(const struct server *s)
 {
     return peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) > 0 ||
@@ -30,7 +30,7 @@ static void leave(struct server *s)
     training_end(s);
 }
 
-/* Late pushes, and those in the queue, still reach the core: it records them. */
+/* Late and queued pushes still go to the core, which records them. */
 static bool leaving(struct server *s)
 {
     if (training_feed(s))
@@ -85,8 +85,8 @@ static unsigned free_cores(const struct server *s)
     return cores > used ? cores - used : 0;
 }
 
-/* An evaluation on the free cores alone would keep the next one waiting for longer than a pause now
- * on all cores lasts. The first evaluation pauses, and measures. */
+/* Whether a pause now, on all cores, is shorter than the delay of the next evaluation if this one
+ * ran on the free cores alone. True for the first evaluation: it measures the work. */
 static bool pause_is_shorter(const struct server *s, unsigned free)
 {
     const double work = s->evaluation_work, all = processor_count();
@@ -94,8 +94,8 @@ static bool pause_is_shorter(const struct server *s, unsigned free)
     return work == 0 || work / free - until_next > work / all;
 }
 
-/* A checkpoint and a probe use the same worker (training_hooks); after the last update nothing is
- * left to do. */
+/* Not beside a checkpoint or a probe, which use the same worker as the evaluation (training_hooks).
+ * Not after the last update, when no training is left. */
 bool server_may_evaluate_beside(struct server *s, unsigned free)
 {
     if (s->evaluation_pause == PAUSE_YES || server_is_over(s) || s->probe.every > 0 ||
@@ -262,7 +262,8 @@ static bool take_evaluation(struct server *s)
     return true;
 }
 
-/* Its thread may go on reading parameters that a gathering overwrites; its result is not used. */
+/* The thread of the evaluation may still read parameters that a gathering overwrites; its result is
+ * not used. */
 static void drop_evaluation(struct server *s)
 {
     s->beside = false;
@@ -362,7 +363,7 @@ static bool training(struct server *s)
 
 /* ---- a follower ----------------------------------------------------------------------------- */
 
-/* Gives up on the leader's last order when the leader itself must have given up. */
+/* Waits for the leader's last order until the leader must have given up, too. */
 static bool follower_leaving(struct server *s)
 {
     const uint64_t now = clock_ns(), last_ns = s->until_ns + 2 * END_FAILED_MS * MS;

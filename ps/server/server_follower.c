@@ -64,7 +64,7 @@ static void on_joined(struct server *s, const struct wire_message *m)
     l->life.pidfd = peer_process_watch(m->joined.host, m->joined.pid);
     if (l->life.pidfd >= 0)
         server_watch(s, l->life.pidfd);
-    for (unsigned w = 0; w < s->workers; w++) /* those that were ready before */
+    for (unsigned w = 0; w < s->workers; w++) /* those that became ready before this message */
         if (s->peers[w].state == PEER_READY)
             follower_report(s, WIRE_WORKER_READY, w, 0);
 }
@@ -82,7 +82,7 @@ static void on_push_order(struct server *s, const struct wire_notice *n)
 static void on_ask(struct server *s, bool states)
 {
     size_t count = 0;
-    while (training_feed(s)) /* S5: all that was ordered before */
+    while (training_feed(s)) /* S5: first all events ordered before */
         continue;
     if (s->state == STATE_TRAINING || s->state == STATE_JOINING)
         server_enter(s, STATE_PAUSED); /* T6 */
@@ -95,7 +95,7 @@ static void on_ask(struct server *s, bool states)
 /* S7: another process may join as this worker. */
 static void on_free(struct server *s, unsigned w)
 {
-    while (training_feed(s)) /* its gradients and its loss, before another process writes there */
+    while (training_feed(s)) /* first its gradients and loss: another process will write there */
         continue;
     peers_forget(s, w);
     peers_free_place(s, w);
@@ -151,7 +151,7 @@ static void on_order(struct server *s, const struct wire_notice *n)
     }
 }
 
-/* The run ends for the leader's reason, also if this server saw another one. */
+/* The leader's reason for the end replaces a reason that this server has found. */
 static void on_end(struct server *s, const struct wire_text *t)
 {
     s->ended = true;

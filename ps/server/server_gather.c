@@ -46,8 +46,8 @@ bool leader_lacks_a_follower(const struct server *s)
     return false;
 }
 
-/* Where a part goes: after those of the same vector that are here. NULL: it does not follow them,
- * or was not asked for. */
+/* Where a part belongs: after the received parts of the same vector. NULL: it does not follow them,
+ * or was not requested. */
 static uint8_t *place_of(struct server *s, struct follower *f, const struct wire_message *m)
 {
     const unsigned n = (unsigned)(f - s->followers.at);
@@ -77,6 +77,6 @@ const char *leader_take_slice(struct server *s, struct follower *f,
     if (s->one_order && m->slice.version != server_core_version(s->core))
         return "has another version than server 0, although both use one order";
     memcpy(at, r->payload, m->payload_bytes);
-    s->since_ns = clock_ns(); /* the limit is for the next part */
+    s->since_ns = clock_ns(); /* the limit begins again with each part */
     return NULL;
 }

@@ -198,14 +198,14 @@ static void on_lost(struct server *s, struct follower *f, const struct wire_lost
     if (server_is_over(s))
         return; /* the worker has left; its goodbye to this server is on its way */
     if (leader_is_freeing(s, l->worker, number_of(s, f)))
-        return; /* a process that this server has lost already */
+        return; /* the follower reports a process that is lost already */
     snprintf(why, sizeof why, "%s (at server %u)", l->text, number_of(s, f));
     peers_lose_elsewhere(s, l->worker, wire_failure(l->code, ERROR_PEER), why);
 }
 
 static void on_failed(struct server *s, const struct follower *f, const struct wire_text *t)
 {
-    if (!server_is_over(s)) /* else it has seen the reason for which the run ends already */
+    if (!server_is_over(s)) /* otherwise the follower reports the cause that ends the run already */
         server_fail(s, wire_failure(t->code, ERROR_OTHER), "%s", t->text);
     else
         log_debug("server %u, too: %s", number_of(s, f), t->text);
@@ -295,7 +295,7 @@ static void handle_numbered(struct server *s, struct follower *f, const struct c
     liveness_heard(&f->life);
     if (m->type == WIRE_JOIN) {
         if (m->join.nonce == f->nonce)
-            confirm(s, f); /* the answer was lost */
+            confirm(s, f); /* our answer was lost */
     } else if (m->incarnation != f->incarnation || !names_a_worker(s, m)) {
         leader_lose_follower(s, f, ERROR_PROTOCOL, "sent a message of another run");
     } else if (m->sequence != f->received) {
@@ -317,7 +317,7 @@ bool leader_handle(struct server *s, enum channel_event event, const struct chan
         if (!f->joined || !channel_same_id(&f->id, &r->from))
             continue;
         if (f->lost)
-            return true; /* too late */
+            return true; /* the run ends without this follower */
         if (event == CHANNEL_MALFORMED)
             leader_lose_follower(s, f, ERROR_PROTOCOL, r->why);
         else if (r->message.run_token == s->o->run_token)

@@ -21,9 +21,10 @@ static bool others_go_on(const struct server *s, uint64_t since_ns, uint64_t now
     return s->gradient_training_ns > since_ns + (now_ns - since_ns) / 2;
 }
 
-/* A worker sends signs of life from a thread of its own, also if its gradient never comes. Its wait
- * begins with its release, and again with each part of its gradient; it is counted in training
- * time, since an evaluation may use the worker's processor. True: it is named from now on. */
+/* A worker's heartbeat thread gives signs of life even if the gradient never arrives. So the time
+ * for a gradient has a limit. The time begins with the release, and again with each part of the
+ * gradient. It is training time, because an evaluation may use the worker's processor. True: the
+ * worker has just become late; the caller names it. */
 static bool check_work(struct server *s, unsigned w, uint64_t now)
 {
     char text[200];
@@ -55,7 +56,7 @@ static bool check_work(struct server *s, unsigned w, uint64_t now)
     return true;
 }
 
-/* Only the leader judges: it knows whose push is complete at which server. A worker may wait for a
+/* Only the leader judges: it knows which push is complete at which server. A worker may wait for a
  * silent follower, which has its own limit. */
 static void check_all_work(struct server *s, uint64_t now)
 {
@@ -75,7 +76,8 @@ static void check_all_work(struct server *s, uint64_t now)
                     (double)liveness_limit_ms(s->timeout_ms, s->longest_step_ns / MS) * 1e-3);
 }
 
-/* It has been welcomed, but is not ready, or is not ready at all servers. */
+/* Whether training has begun and a welcomed worker has not become ready, at all servers, in
+ * time. */
 static bool joins_too_slowly(const struct server *s, const struct peer *p, uint64_t now)
 {
     return s->begun && !p->entered && !server_follows(s) &&
@@ -103,12 +105,12 @@ static void excuse(uint64_t *since_ns, uint64_t away_ns, uint64_t now)
     *since_ns = *since_ns + away_ns < now ? *since_ns + away_ns : now;
 }
 
-/* A paused container or a suspended job pauses the peers too, mostly. So do not count our own pause
- * as their silence, nor as the time of our own work. */
+/* A paused container or a suspended job usually pauses the peers, too. So do not count our own
+ * pause as their silence, nor as the time of our own work. */
 void server_was_away(struct server *s, uint64_t away_ns, uint64_t now)
 {
     if (away_ns <= s->timeout_ms * MS / 2)
-        return; /* the loop was busy, mostly */
+        return; /* usually the loop was only busy */
     excuse(&s->since_ns, away_ns, now);
     excuse(&s->joined_ns, away_ns, now);
     excuse(&s->leader.life.heard_ns, away_ns, now);

@@ -14,9 +14,10 @@ enum { FORMER_MS = 2000 }; /* the time a lost process has to end before a succes
 
 /* ---- joining -------------------------------------------------------------------------------- */
 
-/* A worker that was lost but still runs (stopped, hanging) maps the memory of its gradient, and
- * writes to it when it wakes. So no worker gets its place before its process has ended or said
- * goodbye (was_on_its_way()). True: not now; a worker sends a hello once a second. */
+/* The process of a lost worker may still run (stopped, hanging). It maps the memory of the worker's
+ * gradient, and writes to it when it wakes. So no other process gets the place before that process
+ * has ended or said goodbye (was_on_its_way()). True: the new process must wait; it repeats its
+ * hello. */
 static bool former_lives(struct server *s, struct peer *p, const struct channel_received *r)
 {
     char why[WIRE_TEXT_BYTES];
@@ -39,7 +40,7 @@ static bool former_lives(struct server *s, struct peer *p, const struct channel_
     return true;
 }
 
-/* Whether this worker is not of this run, or joins too late. Then sends it the reason. */
+/* Whether this worker belongs to another run or joins too late. If so, sends it the reason. */
 static bool does_not_fit(struct server *s, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
@@ -72,7 +73,7 @@ static bool place_is_taken(struct server *s, struct peer *p, const struct channe
     const bool may_be_dead = !peers_on_this_host(p) && peers_is_quiet(s, p, clock_ns());
     if (p->state == PEER_LEAVING || dying || leader_awaits_place(s, m->worker) ||
         (peers_is_member(p) && may_be_dead)) {
-        peers_let_wait(s, r); /* until training goes on, or timeout_s has passed */
+        peers_let_wait(s, r); /* the place becomes free when training goes on, or after timeout_s */
         return true;
     }
     if (p->state == PEER_ABSENT)
@@ -165,7 +166,8 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
     peers_enter(s, w);
 }
 
-/* A push is complete. On one host the worker's clock has the time of sending. */
+/* Call it when a push is complete. On one host the push counts as arrived when the worker sent
+ * it. */
 static void push_arrived(struct server *s, unsigned w)
 {
     struct peer *p = &s->peers[w];
@@ -210,7 +212,7 @@ static void on_push(struct server *s, unsigned w, const struct channel_received 
     }
 }
 
-/* Position of the version that the worker has read, for its code. */
+/* The epoch of the version that the worker has read. The size of a code depends on it. */
 static double released_epoch(const struct server *s, const struct peer *p)
 {
     return (double)p->release.release.samples / (double)s->o->epoch_samples;
@@ -235,7 +237,7 @@ static uint8_t *destination(struct server *s, unsigned w, const struct channel_r
     return (uint8_t *)p->code + p->received;
 }
 
-/* The floats or the code are here completely. */
+/* Call it when all floats, or the whole code, have arrived. */
 static void payload_complete(struct server *s, unsigned w, const struct channel_received *r)
 {
     struct peer *p = &s->peers[w];
@@ -260,13 +262,13 @@ static void on_gradient(struct server *s, unsigned w, const struct channel_recei
         coded ? slice_push_bytes(s->codes, &s->slices, s->o->server, released_epoch(s, p))
               : s->count * sizeof(float);
     if (m->sequence < p->next)
-        return; /* of a repeated push */
+        return; /* a part of a repeated push */
     if (m->sequence > p->next || !p->released || m->chunk.version != p->release.release.version) {
         peers_protocol_error(s, w, r, "a part of a gradient that it was not released for");
         return;
     }
     if (!p->receiving || m->chunk.offset != p->received || (p->received > 0 && coded != p->coded)) {
-        p->receiving = false; /* a part is lost: the worker repeats all after on_ping() */
+        p->receiving = false; /* a part was lost: after the next pong the worker repeats the push */
         return;
     }
     if (m->payload_bytes > size - p->received) {
@@ -290,7 +292,7 @@ static void on_ping(struct server *s, unsigned w, const struct channel_received 
     if (r->message.ping.answer == 0)
         return;
     if (s->state == STATE_LEAVING && !channel_same_id(&p->id, &r->from)) {
-        peers_end_one(s, w, &r->from); /* on its first connection vectors may delay the end */
+        peers_end_one(s, w, &r->from); /* vectors may delay the end on its first connection */
         return;
     }
     if (p->state == PEER_WELCOMED) {
@@ -312,7 +314,7 @@ static void on_goodbye(struct server *s, unsigned w, const struct wire_text *t)
         p->state = PEER_GONE;
         return;
     }
-    p->shared = false; /* it does not write any more */
+    p->shared = false; /* after a goodbye a worker writes no more */
     snprintf(why, sizeof why, t->code == STOPPED ? "was told to stop%.0s" : "left: %s", t->text);
     /* The run ends with the code of a worker's own failure, not with what it blames on others. */
     const bool own = t->code == ERROR_OTHER || t->code == ERROR_DATA || t->code == ERROR_USAGE ||
@@ -321,8 +323,8 @@ static void on_goodbye(struct server *s, unsigned w, const struct wire_text *t)
     peers_lose(s, w, code, why);
 }
 
-/* S2: every message except a hello has to come from a member, and every one except a ping on the
- * member's first connection. NULL: it does. */
+/* S2: every message except a hello must come from a member. Every message except a ping must also
+ * come on the member's first connection. NULL: the message is accepted. */
 static const char *refusal_of(const struct server *s, const struct channel_received *r,
                               status *code)
 {
@@ -384,8 +386,9 @@ static void handle_member(struct server *s, const struct channel_received *r)
     }
 }
 
-/* Of the last member in this place, which has left or was evicted: a ping on the connection for
- * pings, or a goodbye, after which it does not write to shared memory any more. */
+/* Whether the message is a last one from the former member in this place, which has left or was
+ * evicted: a ping of its heartbeat, or a goodbye. After a goodbye it no longer writes to shared
+ * memory. */
 static bool was_on_its_way(struct server *s, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;

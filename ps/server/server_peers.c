@@ -9,7 +9,7 @@
 
 enum {
     REFUSALS_LOGGED = 20, /* more would let a hostile peer fill the disk */
-    ANSWERS = 1000,       /* a second, to peers that are not members; more could fill the memory */
+    ANSWERS = 1000,       /* per second to peers that are not members; more could fill the memory */
 };
 
 /* ---- messages to workers -------------------------------------------------------------------- */
@@ -28,7 +28,7 @@ struct wire_message peers_message(const struct server *s, unsigned w, enum wire_
                                  .sequence = s->peers[w].next};
 }
 
-/* `m`: its head is that of the answer. */
+/* The answer takes its head from `m`. */
 static void refuse(struct server *s, const struct channel_id *to, struct wire_message m,
                    status code, const char *why)
 {
@@ -87,8 +87,8 @@ void peers_welcome(struct server *s, unsigned w)
     (void)channel_send(s->channel, &s->peers[w].id, &m, NULL);
 }
 
-/* The payload of a release in frames; NULL: the run has failed. A code stays as long as its slot:
- * messages refer to it. */
+/* The payload of a release in frames: the slot or its code. NULL: the run has failed. A code is
+ * kept as long as its slot, because queued messages refer to it. */
 static const uint8_t *pulled(struct server *s, const struct wire_release *at)
 {
     const float *slot = payload_slots(s->payload)[at->slot];
@@ -159,7 +159,7 @@ unsigned peers_in(const struct server *s, enum peer_state state)
     return count_in(s, state, s->workers);
 }
 
-/* Among the first o->workers, with which training begins. */
+/* Counts only the first o->workers workers, with which training begins. */
 static unsigned first_in(const struct server *s, enum peer_state state)
 {
     return count_in(s, state, s->o->workers);
@@ -236,8 +236,8 @@ void peers_begin(struct server *s)
         training_queue(s, peers_is_ready(s, w) ? EVENT_HELLO : EVENT_MISSING, w);
 }
 
-/* Before training begins the row is written at once. Followers record what the leader orders, so
- * with several servers it is written when the order has the event. */
+/* A single server writes row worker_joined at once if training has not begun. A leader writes it
+ * when it orders the event (training_feed()), because followers write theirs then. */
 void peers_enter(struct server *s, unsigned w)
 {
     if (!s->begun && !server_leads(s))
@@ -257,7 +257,7 @@ void leader_worker_ready(struct server *s, unsigned w, unsigned server)
         peers_enter(s, w);
 }
 
-/* A push enters the order when every server has it. Its worker's loss may come first. */
+/* Queues a push when every server has it. Does nothing if its worker was lost before. */
 void leader_push_complete(struct server *s, unsigned w, unsigned server)
 {
     if (s->peers[w].state != PEER_READY)
@@ -272,7 +272,7 @@ void leader_push_complete(struct server *s, unsigned w, unsigned server)
 
 /* ---- losses --------------------------------------------------------------------------------- */
 
-/* Its place stays taken. True: the worker is known to the core, which must get a lost event. */
+/* The worker's place stays taken. True: the core knows the worker and must get EVENT_LOST. */
 static bool end_membership(struct server *s, unsigned w)
 {
     struct peer *p = &s->peers[w];
@@ -340,7 +340,7 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why)
     if (server_is_over(s))
         p->state = PEER_GONE;
     else if (server_follows(s) && !s->leader.joined)
-        p->state = PEER_ABSENT; /* the leader does not know of it */
+        p->state = PEER_ABSENT; /* the leader does not know this worker */
     else if (server_follows(s))
         follower_lost(s, w, code, why);
     else

@@ -132,7 +132,7 @@ void server_fail(struct server *s, status code, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (code == STOPPED && s->stopped_ns == 0) /* a peer's, too, lets an evaluation end */
+    if (code == STOPPED && s->stopped_ns == 0) /* a peer's request, too, lets an evaluation end */
         s->stopped_ns = clock_ns();
     /* The first reason counts, except a request to stop: a stopped run that cannot write its
      * checkpoint has failed. */
@@ -150,7 +150,7 @@ void server_watch(struct server *s, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLET};
     if (epoll_ctl(s->wake_fd, EPOLL_CTL_ADD, fd, &event) != 0)
-        log_debug("cannot watch a descriptor: %s", strerror(errno)); /* the tick sees it later */
+        log_debug("cannot watch a descriptor: %s", strerror(errno)); /* tick() sees it later */
 }
 
 void server_event(struct server *s, enum severity severity, const char *code, int w,
@@ -169,7 +169,7 @@ void server_member_event(struct server *s, enum severity severity, const char *c
         server_core_ended(s->core) ? PUSHES_UNKNOWN : server_core_arrivals(s->core);
     if (server_follows(s) && !s->one_order)
         follower_note(s, training_seconds(s), before, severity, code, (int)w, detail);
-    else if (s->o->recorder != NULL && !server_follows(s)) /* the leader writes it, once */
+    else if (s->o->recorder != NULL && !server_follows(s)) /* one order: the leader writes it */
         recorder_event_between(s->o->recorder, training_seconds(s), before, severity, code, (int)w,
                                detail);
 }

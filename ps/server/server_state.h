@@ -26,7 +26,7 @@
  *   T3  TRAINING → EVALUATING   the core asks for it; with several servers through GATHERING
  *   T4  TRAINING, EVALUATING → SAVING   a checkpoint is due; with several servers through GATHERING
  *   T5  EVALUATING, SAVING → TRAINING   it is done, or the evaluation goes on beside training
- *   T6  JOINING, TRAINING ↔ PAUSED      the leader asks for the slice; the leader goes on
+ *   T6  JOINING, TRAINING → PAUSED → TRAINING   the leader asks for the slice; it resumes training
  *   T7  any → GATHERING, SAVING         the run is over: the last checkpoint, the last parameters
  *   T8  any → LEAVING           after T7
  *   T9  LEAVING → DISMISSING    all workers have left, or END_MS has passed
@@ -41,8 +41,8 @@
  *   S3  Training time stands still in PROBING, GATHERING, EVALUATING, SAVING and PAUSED.
  *   S4  With several servers the leader sends an ordered event to the followers when its own core
  *       gets the event. Messages between two servers are numbered, so no loss goes unnoticed.
- *   S5  With several servers all slices of one gathering are of the same place in the order: no
- *       core gets an event from the request on until the leader goes on.
+ *   S5  With several servers all slices of one gathering belong to the same place in the order:
+ *       from the request until the leader resumes training, no core gets an event.
  *   S6  A background thread reads the parameters only in PROBING, EVALUATING and SAVING, or after
  *       the run is over; nothing changes them then. An evaluation beside training reads a copy.
  *   S7  With several servers the leader decides that a worker takes part, and that it is lost. A
@@ -51,10 +51,10 @@
  * Liveness: one rule, in ps/net/liveness.h. A process from which no message has come for timeout_s
  * is lost. A process (or background thread) that gives signs of life but owes a result is named
  * after timeout_s at the latest, and lost after 20 × the longer of timeout_s and the longest such
- * wait so far. Who judges: the leader judges workers that owe gradients or, after the begin, do not
- * finish joining, and all followers; followers judge the leader, and workers' silence. The end of a
- * run has limits of its own (END_MS, END_FAILED_MS), so that a peer that does not answer delays no
- * exit.
+ * wait so far. Every server judges the silence of workers. Server 0 also judges all followers,
+ * workers that owe a gradient, and workers that do not finish joining after training has begun.
+ * Followers judge the leader. The end of a run has limits of its own (END_MS, END_FAILED_MS), so
+ * that a peer that does not answer delays no exit.
  *
  * Files, from the bottom up; a file calls functions of files above it in this list, and its own
  * (scripts/check-layers):
@@ -124,20 +124,20 @@ struct peer {
     uint64_t first_batch; /* of this incarnation */
     uint32_t pid;
     bool shared;      /* its payload is in shared memory */
-    bool has_mailbox; /* and its pushes and releases, too */
+    bool has_mailbox; /* its pushes and releases go through the mailbox */
     bool foreign;     /* its hello had settings hash 0: another program than gradlag */
-    uint32_t former;  /* process that was lost but still runs; until its goodbye it may still write
-                         to this slot; 0: none */
+    uint32_t former;  /* process that was lost but still runs, and may write to this slot until its
+                         goodbye; 0: none */
     int former_pidfd; /* −1: not known */
     uint64_t lost_ns;
 
     uint64_t next;   /* sequence of the next push that has not arrived completely */
     bool receiving;  /* its WIRE_PUSH has arrived, its floats or code not yet */
-    size_t received; /* bytes of them */
-    bool coded;      /* they are a code */
+    size_t received; /* bytes of the floats or the code received */
+    bool coded;      /* `received` counts a code */
     void *code; /* [slice_push_bytes at epoch 0] received part of a code; NULL: none has arrived */
     struct wire_message push;
-    uint64_t arrived_ns, arrived_training_ns; /* the last complete push, on both clocks */
+    uint64_t arrived_ns, arrived_training_ns; /* when the last push was complete, on both clocks */
     bool released;                            /* to compute push `next` */
     bool entered;   /* EVENT_HELLO was queued for it, and EVENT_LOST was not */
     bool recorded;  /* row worker_joined is written */
@@ -145,7 +145,7 @@ struct peer {
     uint64_t joining_ns;       /* when its hello came, on clock_ns() */
     uint64_t released_ns;      /* on clock_ns() */
     uint64_t wait_training_ns; /* training time of its release, or of the last part of its push */
-    bool slow_named;           /* since then */
+    bool slow_named;           /* the worker was named as slow since then */
     struct wire_message release;
 };
 
@@ -173,7 +173,7 @@ struct pulled {
     uint64_t next;  /* version + 1; 0: none */
 };
 
-/* Another server, as the leader (server 0) knows it. */
+/* What the leader (server 0) knows of another server. */
 struct follower {
     bool joined, lost;
     enum follower_end end;
@@ -182,31 +182,31 @@ struct follower {
     uint64_t incarnation, nonce;
     uint32_t pid;
     uint64_t sent, received; /* numbers of the next messages to it, and from it */
-    unsigned vector;         /* of the vectors asked for: the first that is not here completely */
-    size_t bytes;            /* received of that vector */
+    unsigned vector;         /* the first requested vector that has not arrived completely */
+    size_t bytes;            /* of that vector, received so far */
 };
 
 struct followers {
-    struct follower *at; /* [servers]; at[0] is not used */
-    uint64_t *ready,
-        *complete; /* [workers]: bit i: at server i it is ready; its push is complete */
-    uint64_t
-        *batches; /* [workers]: its highest next batch at a follower that has freed its place */
+    struct follower *at;        /* [servers]; at[0] is not used */
+    uint64_t *ready, *complete; /* [workers], bit i: the worker is ready at server i; its push is
+                                   complete there */
+    uint64_t *batches; /* [workers]: highest next batch that a follower reported when it freed the
+                          place */
     unsigned *freeing; /* [workers × servers]: orders WIRE_ORDER_FREE that server i has not
-                          answered. Until then its reports are about a lost process */
-    unsigned vectors;  /* asked for: parameters, and of the optimizer's state */
+                          answered. Until it has, its reports are about a lost process */
+    unsigned vectors;  /* requested: the parameters and those of the optimizer's state */
     float *parameters; /* [o->count]: of all servers, from the last gathering */
     float *states;     /* [state_count], likewise; NULL: no checkpoint needs them */
     size_t state_count;
     bool gathered; /* `parameters` are of the latest version */
-    bool paused;   /* the followers are */
+    bool paused;   /* the followers are paused */
 };
 
-/* The leader, as a follower knows it. */
+/* What a follower knows of the leader. */
 struct leader {
     channel *channel;          /* NULL: this server is the leader */
     bool joined, failure_sent; /* failure_sent: this server has sent WIRE_FAILED */
-    bool over, closed;         /* it is lost; it has sent its last order */
+    bool over, closed;         /* the leader is lost; it has sent its last order */
     struct liveness life;
     uint64_t incarnation, nonce;
     uint64_t pinged_ns, failed_ns;
@@ -217,7 +217,7 @@ struct server {
     const struct ps_server_options *o;
     unsigned servers;
     unsigned
-        workers; /* worker numbers are 0 … workers − 1; from o->workers on they may come late */
+        workers; /* worker numbers are 0 … workers − 1; those from o->workers on may join late */
     struct slices slices;
     size_t begin, count; /* this server's slice */
     bool one_order;      /* read=snapshot: the leader orders the pushes of all servers */
@@ -234,7 +234,7 @@ struct server {
     double sent_bytes;                 /* second frames of gradients and parameters, so far */
     background *saver;                 /* NULL: no checkpoints */
     int wake_fd;                       /* epoll: background threads and the members' pidfds */
-    unsigned timeout_ms, push_samples; /* the most samples of a push */
+    unsigned timeout_ms, push_samples; /* push_samples: the most samples of a push */
     unsigned threads;                  /* cores that one worker computes on */
     bool lost_ends_run;                /* on_lost=stop */
     bool record_parts, offer_shared;
@@ -246,24 +246,24 @@ struct server {
 
     status result; /* not OK: the run ends with this code; `message`: why */
     char message[512];
-    bool begun; /* the core was started: T1 */
+    bool begun; /* training has begun: T1 */
     bool ended; /* training is complete; a follower: the leader has reported it */
 
     enum server_state state;
-    uint64_t since_ns;            /* of the state; GATHERING: the last part of a slice */
+    uint64_t since_ns; /* begin of the state; GATHERING: arrival of the last part of a slice */
     uint64_t longest_ns[STATES];  /* the longest time in each state so far */
     bool late_named;              /* the state takes long, and that has been logged */
     enum server_state gather_for; /* what follows GATHERING */
     bool core_waits;              /* the core asked for an evaluation, and waits for its end */
     enum { PAUSE_AUTO, PAUSE_YES, PAUSE_NO } evaluation_pause;
-    bool beside, beside_noted;       /* an evaluation goes on beside training */
-    float *copy;                     /* [o->count]: what it reads; NULL: none so far */
+    bool beside, beside_noted;       /* an evaluation runs beside training; a row says so */
+    float *copy;                     /* [o->count]: parameters for it to read; NULL: none so far */
     unsigned evaluation_threads;     /* of the last evaluation */
-    double evaluation_work;          /* seconds × cores of it; 0: none so far */
-    struct training_state evaluated; /* the state that it evaluates, without vectors */
+    double evaluation_work;          /* core seconds of the last evaluation; 0: none so far */
+    struct training_state evaluated; /* the state under evaluation, without vectors */
     struct training_state saving;
-    bool winding_up, last_saved; /* T7 began; its checkpoint was begun */
-    double train_seconds;        /* of the run, when T7 began */
+    bool winding_up, last_saved; /* T7 has begun; its checkpoint has begun */
+    double train_seconds;        /* training time when T7 began */
     uint64_t stopped_ns;         /* when the request to stop was seen */
     uint64_t until_ns;           /* LEAVING, DISMISSING: the limit */
     bool goodbyes_reported;      /* a follower: it has sent WIRE_WORKERS_GONE */
@@ -271,15 +271,15 @@ struct server {
     struct probe probe;
     bool probed; /* `cosine` is of the oldest event */
     double cosine;
-    uint64_t opened_ns, joined_ns; /* joined: the last time a peer did */
+    uint64_t opened_ns, joined_ns; /* joined_ns: when the last peer joined */
     uint64_t ticked_ns, progress_ns;
     bool missing_named;
     uint64_t update_ns;            /* duration of the last update; cores_in_use() reads it */
-    uint64_t longest_step_ns;      /* of all workers, from release to push */
-    uint64_t gradient_training_ns; /* when the last gradient came, on the training clock */
+    uint64_t longest_step_ns;      /* longest time of any worker from release to push */
+    uint64_t gradient_training_ns; /* when the last gradient arrived, on the training clock */
 
     /* training clock: see training_ns_at() */
-    uint64_t before_ns; /* the training time of the checkpoint from which the run goes on */
+    uint64_t before_ns; /* training time in the checkpoint from which the run was resumed */
     uint64_t began_ns, paused_ns, pause_from_ns, pause_to_ns, former_to_ns;
 
     unsigned evaluated_slot;
@@ -306,13 +306,14 @@ static inline bool server_is_over(const struct server *s)
     return s->ended || s->result != OK;
 }
 
-/* Its part of all parameters. Server 0 estimates the bytes of all servers from its own. */
+/* This server's share of all parameters. Server 0 estimates the bytes of all servers from its
+ * own. */
 static inline double server_share(const struct server *s)
 {
     return (double)s->count / (double)s->o->count;
 }
 
-/* By an error; a request to stop is none. */
+/* True after an error; a request to stop is no error. */
 static inline bool server_has_failed(const struct server *s)
 {
     return s->result != OK && s->result != STOPPED;
@@ -323,12 +324,12 @@ void follower_join(struct server *s);
 void follower_ping(struct server *s);
 void follower_report(struct server *s, enum wire_report what, unsigned w, uint64_t sequence);
 void follower_lost(struct server *s, unsigned w, status code, const char *why);
-/* The run has to end, for the reason in s->message. */
+/* Reports to the leader that the run must end, for the reason in s->message. */
 void follower_failed(struct server *s);
 void follower_record(struct server *s, const struct push_record *row);
 void follower_note(struct server *s, double at_seconds, uint64_t push_number,
                    enum severity severity, const char *code, int w, const char *detail);
-/* Its slice of the parameters (vector 0) or of the optimizer's state. */
+/* Sends this server's slice of the parameters (vector 0) or of the optimizer's state. */
 void follower_slice(struct server *s, unsigned vector, const float *values);
 
 /* ---- server_leader_send.c; for the leader of several servers -------------------------------- */
@@ -337,11 +338,12 @@ struct wire_message leader_message(const struct server *s, const struct follower
 void leader_say(struct server *s, struct follower *f, struct wire_message *m);
 void leader_send_order(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);
 void leader_order(struct server *s, const struct event *e);
-/* S7: all followers forget the process that was worker `w`. Nothing for other servers. */
+/* S7: orders all followers to forget the process that was worker `w`. Does nothing on a server that
+ * does not lead. */
 void leader_free_place(struct server *s, unsigned w);
 /* Whether follower `server` has not freed the place yet. */
 bool leader_is_freeing(const struct server *s, unsigned w, unsigned server);
-/* Whether any follower has not. False for other servers. */
+/* Whether any follower has not freed it yet. False on a server that does not lead. */
 bool leader_awaits_place(const struct server *s, unsigned w);
 void leader_place_is_free(struct server *s, unsigned w, unsigned server, uint64_t next_batch);
 void leader_end(struct server *s);
@@ -352,8 +354,8 @@ void server_enter(struct server *s, enum server_state state);
 /* T1: starts the training clock. */
 void server_begin(struct server *s);
 double training_seconds(const struct server *s);
-/* Training nanoseconds at clock_ns() time `t`; not earlier than the begin of the last pause but
- * one. */
+/* Training nanoseconds at clock_ns() time `t`. Contract: `t` is not before the begin of the last
+ * pause but one. */
 uint64_t training_ns_at(const struct server *s, uint64_t t);
 void training_start_clock(struct server *s);
 void training_hold_clock(struct server *s);
@@ -363,19 +365,20 @@ void server_fail(struct server *s, status code, const char *format, ...) PRINTF_
 void server_watch(struct server *s, int fd);
 void server_event(struct server *s, enum severity severity, const char *code, int w,
                   const char *detail);
-/* Of a worker that joins or is lost, when the core gets that event: the row has its place among the
- * pushes, for replay. After the end of training it has none. */
+/* Writes the row of a worker that joins or is lost. Call it when the core gets that event: replay
+ * needs the row's place among the pushes. After the end of training the row has no place. */
 void server_member_event(struct server *s, enum severity severity, const char *code, unsigned w,
                          const char *detail);
 
 /* ---- server_peers.c ------------------------------------------------------------------------- */
 bool peers_is_member(const struct peer *p);
-/* False for a worker without shared memory whose process is not known: another host's. */
+/* False for a worker without shared memory whose process cannot be watched: it is on another
+ * host. */
 static inline bool peers_on_this_host(const struct peer *p)
 {
     return p->shared || p->life.pidfd >= 0;
 }
-/* It has missed its last pings, so it may be dead or cut off. */
+/* The worker has missed its last pings, so it may be dead or cut off. */
 static inline bool peers_is_quiet(const struct server *s, const struct peer *p, uint64_t now_ns)
 {
     const uint64_t most_ms = s->timeout_ms < LIVENESS_NAME_MS ? s->timeout_ms : LIVENESS_NAME_MS;
@@ -388,12 +391,13 @@ void peers_name(const struct server *s, enum peer_state state, char *out, size_t
 void peers_describe(const struct server *s, unsigned w, char *out, size_t size);
 /* Writes row worker_joined, unless it is written. */
 void peers_record_joined(struct server *s, unsigned w);
-/* The core gets its loss: writes row worker_lost if the core knew the worker. */
+/* Call it when the core gets the worker's loss: writes row worker_lost if the core knew the
+ * worker. */
 void peers_record_lost(struct server *s, unsigned w);
 struct wire_message peers_message(const struct server *s, unsigned w, enum wire_type type);
 void peers_welcome(struct server *s, unsigned w);
 void peers_release(struct server *s, unsigned w);
-/* Tell workers that the run is over, and how it ended; one worker: on connection `to`. */
+/* Tell all workers, or one on connection `to`, that the run is over and how it ended. */
 void peers_end(struct server *s);
 void peers_end_one(struct server *s, unsigned w, const struct channel_id *to);
 /* The answer shows the run's token only if the message did. */
@@ -403,30 +407,30 @@ void peers_let_wait(struct server *s, const struct channel_received *r);
 /* Ends the run or frees the place, depending on on_lost. A follower reports it to the leader (S7).
  */
 void peers_lose(struct server *s, unsigned w, status code, const char *why);
-/* A follower has lost it, possibly before it joined this server. */
+/* A follower has lost the worker, possibly before the worker joined this server. */
 void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char *why);
-/* It sent what a worker may not send: refuses the message and loses the worker. */
+/* The worker sent a message that it may not send: refuses the message and loses the worker. */
 void peers_protocol_error(struct server *s, unsigned w, const struct channel_received *r,
                           const char *what);
-/* At a follower: the leader has lost it; its messages are refused from now on. */
+/* At a follower: the leader has lost the worker, whose messages are refused from now on. */
 void peers_forget(struct server *s, unsigned w);
-/* The core has got its loss, if it knew the worker: another process may join in its place. */
+/* The core does not know the worker, or has got its loss: another process may join in its place. */
 void peers_free_place(struct server *s, unsigned w);
 /* For the leader: worker `w` is ready at server `server`, or its push is complete there. */
 void leader_worker_ready(struct server *s, unsigned w, unsigned server);
 void leader_push_complete(struct server *s, unsigned w, unsigned server);
-/* Whether it is ready: for the leader, at all servers. */
+/* Whether the worker is ready; for the leader: at all servers. */
 bool peers_is_ready(const struct server *s, unsigned w);
-/* The number of those among workers 0 … end − 1. */
+/* How many of workers 0 … end − 1 are ready. */
 unsigned peers_ready(const struct server *s, unsigned end);
 /* Worker `w` is ready: it takes part, or training begins when all first workers are ready. */
 void peers_enter(struct server *s, unsigned w);
-/* T1, not of a follower: queues an event for each worker. */
+/* T1, except at a follower: queues an event for each worker. */
 void peers_begin(struct server *s);
 
 /* ---- server_messages.c ---------------------------------------------------------------------- */
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r);
-/* Handles what worker `w` has left in its mailbox; nothing if it has none. */
+/* Handles the message in worker `w`'s mailbox, if there is one. */
 void peers_take_mail(struct server *s, unsigned w);
 
 /* ---- server_gather.c; for the leader of several servers ------------------------------------- */
@@ -438,7 +442,7 @@ const char *leader_take_slice(struct server *s, struct follower *f,
                               const struct channel_received *r);
 /* The first follower whose slice is not here completely; NULL: none. */
 struct follower *leader_awaits(struct server *s);
-/* A slice cannot come any more. */
+/* A follower is lost or has never joined, so its slice cannot arrive. */
 bool leader_lacks_a_follower(const struct server *s);
 
 /* ---- server_leader.c; for the leader of several servers ------------------------------------- */
@@ -450,13 +454,13 @@ void leader_tick(struct server *s, uint64_t now);
 /* "server 2", or if all servers have joined, their missing workers: "worker 1 at server 3". */
 void leader_name_missing(const struct server *s, char *out, size_t size);
 bool leader_has_all_followers(const struct server *s);
-/* One has been silent for more than half of timeout_s: workers may wait for it. */
+/* A follower has been silent for more than half of timeout_s: workers may wait for it. */
 bool leader_misses_a_follower(const struct server *s, uint64_t now);
-/* Ends the run: no slice can be missing. */
+/* Ends the run, because it needs all slices. */
 void leader_lose_follower(struct server *s, struct follower *f, status code, const char *why);
 /* S5: pauses the followers and asks for their slices; `states`: if a checkpoint needs them. */
 void leader_request_slices(struct server *s, bool states);
-/* The followers go on after a gathering. */
+/* Orders the followers to resume training after a gathering. */
 void leader_resume(struct server *s);
 /* All followers have reported `end`, or a later one. */
 bool leader_followers_are(const struct server *s, enum follower_end end);
@@ -472,25 +476,25 @@ void training_evaluated(struct server *s, const struct evaluation *e);
 void training_progress(struct server *s);
 
 /* ---- server_advance.c ----------------------------------------------------------------------- */
-/* One step of the state. False: it waits for a message, a thread or the clock. */
+/* Does one step of the state. False: the state waits for a message, a thread or the clock. */
 bool server_advance(struct server *s);
 /* Whether training goes on during the evaluation that is due, for which `free` cores are idle.
  * Allocates the copy of the parameters. */
 bool server_may_evaluate_beside(struct server *s, unsigned free);
-/* The limit of the state (see "Liveness"). */
+/* Checks the time limit of the state (see "Liveness"). */
 void server_check_state(struct server *s, uint64_t now);
 
 /* ---- server_follower.c; for a follower ------------------------------------------------------ */
 status follower_open(struct server *s) MUST_CHECK;
 void follower_close(struct server *s);
-/* False: there is more. */
+/* False: messages may be left. */
 bool follower_receive(struct server *s);
 void follower_tick(struct server *s, uint64_t now);
 
 /* ---- server_liveness.c ---------------------------------------------------------------------- */
-/* Dead, silent and hanging workers. Call it when all messages have been taken. */
+/* Finds dead, silent and hanging workers. Call it when all messages have been taken. */
 void peers_tick(struct server *s, uint64_t now);
-/* This process did not run for `away_ns`, until now. */
+/* Call it if this process did not run for `away_ns`, until now. */
 void server_was_away(struct server *s, uint64_t away_ns, uint64_t now);
 
 /* ---- server.c; the rest of it is in server.h ------------------------------------------------ */

@@ -23,7 +23,7 @@ static void perform_release(struct server *s, const struct server_action *a, uin
 {
     struct peer *p = &s->peers[a->worker];
     if (p->state != PEER_READY)
-        return; /* lost; the core gets that event next */
+        return; /* lost; the core gets EVENT_LOST later */
     p->released = true;
     p->released_ns = now;
     p->wait_training_ns = training_ns_at(s, now);
@@ -43,7 +43,7 @@ static void perform_record(struct server *s, const struct server_action *a, uint
                            uint64_t end)
 {
     struct push_record row = a->record;
-    if (!a->taken) /* else its worker may have pushed again meanwhile */
+    if (!a->taken) /* the worker of a taken push may have pushed again */
         row.queue_us = trained_us(s, &s->peers[row.worker], begin);
     row.apply_us = (double)(end - begin) * 1e-3;
     row.server = s->o->server;

@@ -15,8 +15,8 @@ struct replay_progress {
     size_t *pushes;  /* indices of the pushes, by worker, in order */
     size_t *first;   /* [workers + 1]: where each worker's part of `pushes` begins */
     size_t *written; /* [workers]: number of its records so far */
-    size_t *changes; /* [workers]: how often it joined, and was lost after that, so far; odd: it is
-                        there */
+    size_t *changes; /* [workers]: joins and losses so far, beginning with a join; odd: the worker
+                        is there */
 };
 
 struct replay {
@@ -109,8 +109,9 @@ static void released(void *context, unsigned server, unsigned w, bool everywhere
     (void)everywhere;
 }
 
-/* The recorded push that this record is of. A worker's records are written in the order of its
- * pushes, but a push in the running sum is written after a later one that is not finite. */
+/* The recorded push that belongs to this record. A worker's records have the order of its pushes,
+ * with one exception: the record of a push in the running sum follows that of a later push that is
+ * not finite. */
 static const struct replay_event *recorded_push(const struct replay *r, struct replay_progress *p,
                                                 const struct push_record *row)
 {
@@ -154,8 +155,8 @@ static unsigned number_of(const struct replay *r, const struct replay_progress *
     return (unsigned)(p - r->servers);
 }
 
-/* The worker waits for a server that has no recorded events left. If a server fails, its last rows
- * may not have reached server 0, which writes them. */
+/* Whether the worker waits for a server that has no recorded events left. If a server fails, its
+ * last rows may not have reached server 0, which writes them. */
 static bool lacks_rows(const struct replay *r, const struct replay_progress *p,
                        const struct push_record *row)
 {
@@ -168,9 +169,9 @@ static bool lacks_rows(const struct replay *r, const struct replay_progress *p,
     return false;
 }
 
-/* A server counts arrivals and writes a row when it has decided about a gradient. So if it is
- * killed or cannot write, rows with larger numbers may be there than the first one that is missing.
- */
+/* A server numbers a gradient when it arrives, but writes its row after the decision about it. So
+ * if the server is killed or cannot write, a row may be missing although rows with larger numbers
+ * exist. */
 static status feed_push(struct replay *r, struct replay_progress *p,
                         const struct replay_event *event)
 {
@@ -183,7 +184,7 @@ static status feed_push(struct replay *r, struct replay_progress *p,
     }
     if (!simulation_may_push(r->simulation, number_of(r, p), event->worker)) {
         if (!r->o->compares)
-            p->written[event->worker]++; /* this arrival is skipped, with its times */
+            p->written[event->worker]++; /* skips this arrival and its recorded times */
         else
             differ(r, event->number, row, "the state of its worker", "released", "not released");
         r->difference->missing = r->difference->found && lacks_rows(r, p, row);
@@ -232,7 +233,8 @@ static status feed_event(struct replay *r, struct replay_progress *p)
     return feed_push(r, p, event);
 }
 
-/* If the run diverged, the record of the gradient that caused it was compared like any other. */
+/* In a comparison a divergence is no error: the record of the gradient that caused it has been
+ * compared like any other. */
 static status feed(struct replay *r, struct replay_progress *p)
 {
     status result = feed_event(r, p);
@@ -242,8 +244,8 @@ static status feed(struct replay *r, struct replay_progress *p)
     return result == ERROR_DIVERGED && r->o->compares ? OK : result;
 }
 
-/* Whether this server, before it loses worker `w`, still gets a gradient of it that is not computed
- * yet. That gradient needs the releases of all servers. */
+/* Whether server `p` still gets a gradient of worker `w`, before it loses the worker, that is not
+ * computed yet. That gradient needs the releases of all servers. */
 static bool needs_gradient_of(const struct replay *r, const struct replay_progress *p, unsigned w)
 {
     for (size_t i = p->next; i < p->events->count; i++) {
@@ -257,8 +259,8 @@ static bool needs_gradient_of(const struct replay *r, const struct replay_progre
     return false;
 }
 
-/* A worker joins again after all servers have lost it. A server loses a worker after no other
- * server needs a gradient for which this server's release is necessary. */
+/* A worker may join again when all servers have lost it. A server may lose a worker when no other
+ * server needs a gradient that requires this server's release. */
 static bool member_event_is_due(const struct replay *r, const struct replay_progress *p, unsigned w)
 {
     bool lost = p->events->at[p->next].kind == REPLAY_LOST;
@@ -303,8 +305,8 @@ static bool is_due(const struct replay *r, const struct replay_progress *p)
 }
 
 /* The server that gets its next event now; NULL: no events are left. If no event is due, the replay
- * differs, or under other rules a worker is not released. Then it is the first server with events
- * left; in lockstep the one furthest behind, so that all servers skip the same event. */
+ * differs, or other rules did not release a worker. Then returns the first server with events left;
+ * in lockstep the one furthest behind, so that all servers skip the same event. */
 static struct replay_progress *find_next(struct replay *r)
 {
     struct replay_progress *any = NULL;
@@ -329,8 +331,9 @@ static status train(struct replay *r)
         bool over = simulation_ended(r->simulation);
         if (over && !r->o->compares)
             break;
-        /* Under other rules a run continues where the recorded one was stopped. After the end at
-         * server 0, the other servers still get the events before they learned of it. */
+        /* Under other rules a run continues where the recorded one was stopped. After server 0 has
+         * ended, the other servers still get the events that they had before they learned of the
+         * end. */
         over &= number_of(r, p) == 0;
         if (kind == REPLAY_PUSH || (!over && (kind != REPLAY_END || r->o->compares)))
             TRY(feed(r, p));

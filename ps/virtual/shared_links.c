@@ -15,12 +15,12 @@ struct link_use {
     double room;   /* bytes per ns that are not given to a transfer yet */
     double weight; /* sum over the transfers without a rate */
     double level;  /* rate per unit of weight that this link allows */
-    bool is_least; /* for no transfer of this link another link's level is lower */
+    bool is_least; /* none of its transfers uses a link with a lower level */
 };
 
 struct transfer {
     unsigned worker, server;
-    unsigned path[HOPS_MAX];   /* indices of its links in `use`; hops_of() of them */
+    unsigned path[HOPS_MAX];   /* its links: hops_of() indices in `use` */
     double left, weight, rate; /* bytes; bytes per ns */
     uint64_t ends_ns;          /* at this rate */
 };

@@ -27,7 +27,7 @@ struct transfer;
 
 struct links_shape {
     unsigned workers, servers;
-    unsigned racks; /* cluster_rack_of() (worker/pace/cluster.h) gives a worker's; 0: no uplinks */
+    unsigned racks; /* 0: no uplinks. A worker's rack: cluster_rack_of() (worker/pace/cluster.h) */
     /* Bytes per ns of each link; INFINITY: no limit. */
     double worker_rate, server_rate, uplink_rate;
 };

@@ -298,7 +298,7 @@ done:
     return result;
 }
 
-/* On the host's clock, because a person waits for it. */
+/* Uses the host's clock, not the virtual one: a person watches the progress. */
 static void show_progress(simulation *s)
 {
     uint64_t now = clock_ns();

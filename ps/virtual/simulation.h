@@ -8,9 +8,9 @@
  * parameters of these releases. Server 0 decides when training is evaluated and when it is over.
  * Evaluations and checkpoints use the latest parameters of each server.
  *
- * A release determines the worker's next gradient: its slot holds the parameters until its push,
- * and its batch is the number of gradients it has pushed. So any thread of the pool may compute it
- * at any time until the push; simulation_prepare() starts that early.
+ * A release determines the worker's next gradient: its slot holds the parameters until the worker's
+ * push, and its batch is the number of gradients that the worker has pushed. So any thread of the
+ * pool may compute it at any time until the push; simulation_prepare() starts that early.
  *
  * Memory: version slots are address space until they are written. The core writes into the lowest
  * free slot, so the resident memory is one vector for each version in use, whatever the number of
@@ -72,8 +72,9 @@ status simulation_end(simulation *s, unsigned server) MUST_CHECK;
 status simulation_push(simulation *s, unsigned server, unsigned w,
                        const struct simulation_times *times) MUST_CHECK;
 /* Shows the progress, writes a periodic checkpoint if one is due, and obeys a request to stop. Call
- * it when all servers have had the same events: a checkpoint holds one version. With read=torn that
- * is never so; call it after any event. STOPPED, or the error of the checkpoint hook. */
+ * it when all servers have had the same events, because a checkpoint holds one version. With
+ * read=torn the servers never have the same events: call it after any event. STOPPED, or the error
+ * of the checkpoint hook. */
 status simulation_after_event(simulation *s) MUST_CHECK;
 
 /* Lets another thread compute the gradient of worker `w`, if `w` is released. False: no more

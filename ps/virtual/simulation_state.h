@@ -67,7 +67,7 @@ server_core *servers_first(const simulation *s);
 const float *servers_latest(simulation *s);
 /* *out ← the optimizers' states, each vector put together from all slices; owned by the caller. */
 status servers_states(simulation *s, float **out, size_t *count) MUST_CHECK;
-/* ERROR_DIVERGED: this record of that server is not finite. */
+/* Returns ERROR_DIVERGED with the message of diverged_describe() about a record of that server. */
 status servers_diverged(const simulation *s, unsigned server,
                         const struct push_record *culprit) MUST_CHECK;
 

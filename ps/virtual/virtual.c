@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LIVES_MAX = 1000 }; /* deaths per worker, on average, without an update: the run fails */
+enum { LIVES_MAX = 1000 }; /* more deaths per worker on average without an update fail the run */
 
 static double seconds(uint64_t ns)
 {
@@ -38,8 +38,8 @@ static void record(void *context, struct push_record *row)
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-/* The server starts on an event when it is free; a follower with snapshots when it knows server 0's
- * order. */
+/* A server starts on an event when it is free. With snapshots the other servers also wait until
+ * they know server 0's order. */
 static void server_starts(struct cluster_run *c, unsigned server, uint64_t now)
 {
     struct virtual_server *s = &c->servers[server];
@@ -81,7 +81,7 @@ done:
     return result;
 }
 
-/* It counts as lost until it joins (ps/core/late_workers.h). */
+/* A late worker counts as lost until it joins (ps/core/late_workers.h). */
 static status worker_is_late(struct cluster_run *c, unsigned w)
 {
     status result = OK;
@@ -157,7 +157,7 @@ static void server_applies(struct cluster_run *c, unsigned server, uint64_t now)
     c->servers[server].end_ns += (uint64_t)c->cluster.apply_ns;
 }
 
-/* `first`: of its unit. */
+/* Pushes the gradients of the unit whose first worker is `first`. */
 static status push_unit(struct cluster_run *c, unsigned server, unsigned first)
 {
     status result = OK;

@@ -53,8 +53,9 @@ static uint64_t next_delay(struct cluster_run *c, unsigned w, unsigned server)
     return cluster_latency_ns(&c->cluster) + cluster_jitter_ns(&c->cluster, w, number);
 }
 
-/* Between the unit of worker `w`, its first one, and a server. All parts of a gradient have one
- * weight, drawn with this number, and so have the replies to it. */
+/* Starts a transfer between a server and the unit whose first worker is `w`. Its weight is drawn
+ * with `number`. All parts of a gradient have one number, and all replies to it have the next
+ * one. */
 static void start_transfer(struct cluster_run *c, struct shared_links *links, unsigned w,
                            unsigned server, size_t bytes, uint64_t number, uint64_t now)
 {
@@ -62,7 +63,7 @@ static void start_transfer(struct cluster_run *c, struct shared_links *links, un
     shared_links_start(links, unit_of(c, w), server, (double)bytes, weight, now);
 }
 
-/* Between a worker and its rack server: all slices in one message. */
+/* Starts a transfer between a worker and its rack server: one message with all slices. */
 static void start_relay(struct cluster_run *c, struct shared_links *links, unsigned w, size_t bytes,
                         uint64_t now)
 {
@@ -70,7 +71,7 @@ static void start_relay(struct cluster_run *c, struct shared_links *links, unsig
     shared_links_start(links, w, 0, (double)bytes, weight, now);
 }
 
-/* When the gradient has arrived at all servers and server 0 knows it. */
+/* The time at which the gradient has arrived at all servers and server 0 knows this. */
 static uint64_t known_everywhere(const struct cluster_run *c, unsigned w)
 {
     uint64_t last = place_of(c, w, 0)->arrived_ns;
@@ -83,8 +84,8 @@ static uint64_t known_everywhere(const struct cluster_run *c, unsigned w)
 
 /* ---- gradients ----------------------------------------------------------------------------- */
 
-/* This part of the gradient, or of the sum of the unit whose first worker is `w`, arrives then:
- * schedules the event that depends on it. */
+/* The part of a gradient for `server`, or of the sum of a unit whose first worker is `w`, arrives
+ * at time `then`: schedules the event ARRIVAL. With snapshots the event needs all parts. */
 static void schedule_arrival(struct cluster_run *c, unsigned w, unsigned server, uint64_t then)
 {
     const unsigned left = --c->workers[w].parts_left;
@@ -143,7 +144,7 @@ static uint64_t computing_ns(const struct cluster_run *c, unsigned w)
     return ns;
 }
 
-/* replied_ns of all servers is known: starts the worker's next step. */
+/* Starts the worker's next step. Call it when replied_ns of all servers is known. */
 static void start_step(struct cluster_run *c, unsigned w)
 {
     struct virtual_worker *v = &c->workers[w];
@@ -181,7 +182,7 @@ void messages_release(struct cluster_run *c, unsigned server, unsigned w, bool e
     }
 }
 
-/* The rack server has the parameters of all servers. */
+/* Call it when the rack server has the parameters of all servers: sends them to its workers. */
 static void relay_parameters(struct cluster_run *c, unsigned first, uint64_t now)
 {
     size_t bytes = 0;
@@ -274,7 +275,8 @@ static double rate(double ns_per_byte)
     return ns_per_byte > 0 ? 1 / ns_per_byte : INFINITY;
 }
 
-/* A rack server has one link to its workers, as fast as theirs, and one to the core. */
+/* A rack server has two links, each as fast as a worker's: one to its workers (the uplink here),
+ * and one to the servers (in to_servers and to_workers). */
 static status open_relays(struct cluster_run *c)
 {
     status result = OK;

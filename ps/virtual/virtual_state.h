@@ -36,19 +36,20 @@ enum virtual_kind {
 };
 
 struct virtual_worker {
-    uint64_t got_ns, computed_ns; /* of the current gradient, or of the last one */
-    uint64_t waited_ns;           /* for the parameters of the current gradient */
+    uint64_t got_ns, computed_ns; /* when its parameters arrived; when its gradient is computed */
+    uint64_t waited_ns;           /* how long the worker waited for these parameters */
     uint64_t life, away_ns;
-    unsigned parts_left, replies_left; /* of the unit: servers where they have not arrived yet */
-    unsigned gathered;                 /* of the unit: gradients at the rack server */
-    uint64_t reply_number;             /* of the unit: of the weight of the replies to it */
+    unsigned parts_left, replies_left; /* of the unit: servers that its gradient has not reached;
+                                          servers whose reply has not arrived */
+    unsigned gathered;                 /* of the unit: gradients that its rack server has summed */
+    uint64_t reply_number;             /* of the unit: number to draw the replies' weight with */
     bool began, dead;
-    bool sends; /* to its rack server: computed, and the sum is not complete */
+    bool sends; /* its gradient is on the way to its rack server, or waits there for the sum */
 };
 
 struct virtual_server {
-    uint64_t begin_ns, end_ns; /* of its work on the current event, or on its last one */
-    size_t bytes;              /* of its parameters */
+    uint64_t begin_ns, end_ns; /* begin and end of its work on the last event */
+    size_t bytes;              /* of its slice of the parameters, in a message */
 };
 
 /* A worker at one server. */
@@ -64,7 +65,7 @@ struct cluster_run {
     struct cluster cluster;
     simulation *simulation;
     struct event_queue queue;
-    unsigned count; /* of servers */
+    unsigned count; /* number of servers */
     unsigned kinds; /* number of events per worker */
     unsigned units;
     bool snapshots;
@@ -90,13 +91,13 @@ unsigned unit_end(const struct cluster_run *c, unsigned w);
 
 status messages_open(struct cluster_run *c) MUST_CHECK;
 void messages_close(struct cluster_run *c);
-/* A server has released worker `w`; `everywhere`: all have. */
+/* Call it when a server has released worker `w`. `everywhere`: all servers have. */
 void messages_release(struct cluster_run *c, unsigned server, unsigned w, bool everywhere);
 /* Events COMPUTED, REPLY and RELAYED. */
 void messages_computed(struct cluster_run *c, unsigned w, uint64_t now);
 void messages_reply(struct cluster_run *c, unsigned server, unsigned w, uint64_t now);
 void messages_relayed(struct cluster_run *c, unsigned w, uint64_t now);
-/* A worker died: removes its messages. */
+/* Removes the messages of a worker that died. */
 void messages_cancel(struct cluster_run *c, unsigned w, uint64_t now);
 /* When the next transfer ends; UINT64_MAX: there is none. */
 uint64_t messages_next(struct cluster_run *c);

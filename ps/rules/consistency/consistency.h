@@ -43,23 +43,23 @@ struct consistency_policy {
     /* holds: may hold more than one push; takes: may take a push. Either makes the core allocate a
      * vector for the mean. At most one of them is set, so an update has held or taken gradients. */
     bool holds, takes;
-    /* Every applied gradient has staleness 0. So corrections have no effect, and damping only if
-     * its rule has scales_fresh. */
+    /* Every applied gradient has staleness 0. So corrections have no effect, and damping has one
+     * only if its rule has scales_fresh. */
     bool never_stale;
     bool even;  /* every update has one gradient of each worker */
     bool drops; /* `arrive` may drop; with read=torn each server would drop different gradients */
     /* The number of groups, 1 … workers. Worker w is in group ⌊w × groups / workers⌋. NULL: 1.
      * Contract: `holds`. */
     unsigned (*groups)(const double *parameters, unsigned workers);
-    /* Gradients in an update of the largest group if no worker is lost and no gradient dropped. It
-     * is the maximum if the policy takes; if it holds, the maximum is `workers`. 0: the options do
-     * not fit this number of workers. NULL: 1. */
+    /* Gradients in an update of the largest group if no worker is lost and no gradient is dropped.
+     * For a policy that takes, no update has more. For one that holds, an update may have up to
+     * `workers`. 0: the options do not fit this number of workers. NULL: 1. */
     unsigned (*per_update)(const double *parameters, unsigned workers);
     /* Called before the push is counted in `held` or `taken`. NULL: hold. */
     enum consistency_decision (*arrive)(const double *parameters,
                                         const struct consistency_view *view);
-    /* Called while pushes are held or taken: after a push, which is counted, and after a loss.
-     * NULL: true. */
+    /* Called while pushes are held or taken: after a push, which is counted already, and after a
+     * loss. NULL: true. */
     bool (*apply_now)(const double *parameters, const struct consistency_view *view);
     /* Called at the end of every event for each worker that is ready. Contract: true for the
      * slowest worker. NULL: true. */

@@ -52,7 +52,7 @@ struct correction_rule {
     unsigned shared;    /* shared state vectors; all state starts at zero */
     bool own;           /* one state vector per worker */
     bool scales;        /* the rule applies the damping's scale: its state holds scaled gradients */
-    bool scales_decay; /* it does so if call.decay ≠ 0, because the scale must not apply to decay */
+    bool scales_decay;  /* the rule does so if call.decay ≠ 0: the scale must not affect decay */
     bool single_gradient; /* requires that every update has one gradient */
     bool own_momentum;    /* the rule keeps the momentum; requires optimizer=sgd */
     /* Returns the optimizer's momentum, from key momentum. NULL: unchanged. */

@@ -26,7 +26,7 @@
  * not moved, so a gradient that is not stale is unchanged, bit for bit. τ is not used: if
  * parameters do not move, a stale gradient has full weight.
  *
- * Sources: FTPipe, by numbers computed from its code.
+ * Sources: FTPipe; checked with numbers computed by its code.
  */
 #include "ps/rules/correction/correction.h"
 #include "base/vector.h"

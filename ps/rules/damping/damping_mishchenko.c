@@ -14,10 +14,11 @@
  * Where we differ: the paper's step also shrinks with the noise and the length of training. Here
  * the learning rate is a setting with a schedule, and the rule is only the effect of the delay: the
  * ratio of min{1/M, 1/τ(k)} to 1/M. For a loss that is not convex, theorem 3.3 has 1 / (2 L M) in
- * the second place, so the step would shrink from τ(k) = M/2 on. The constants are those of its
- * bounds. The convex form is also what the code of its experiment has (least squares, 40 workers:
- * lr · M / max(M, delay)). There the delay runs from one arrival of a worker to its next, which is
- * τ(k), and a worker reads the parameters before its own update. The paper has no momentum.
+ * the second place, so the step would shrink from τ(k) = M/2 on. Its constants come from the bounds
+ * of the proof. The code of the paper's experiment has the convex form, too (least squares, 40
+ * workers: lr · M / max(M, delay)). In that code the delay counts the updates from one arrival of a
+ * worker to its next, which is τ(k). A worker reads the parameters before its own update. The paper
+ * has no momentum.
  *
  * With equal workers τ is about W − 1 and rarely much larger, so the rule hardly acts. It is meant
  * for stragglers.

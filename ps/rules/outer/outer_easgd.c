@@ -1,6 +1,7 @@
 /*
  * outer_easgd.c — elastic averaging: every worker keeps its own parameters x, tied to the server's
- * x̃ by an elastic force. After every τ local steps, with x and x̃ of before:
+ * x̃ by an elastic force. After every τ local steps an exchange changes both; it uses their values
+ * before it:
  *
  *   x ← x − α (x − x̃);   x̃ ← x̃ + α (x − x̃)            τ = outer.steps, α = outer.moving_rate
  *
