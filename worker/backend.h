@@ -96,7 +96,7 @@ struct op_description {
     uint32_t heads;                   /* attention: a divisor of the width C */
 };
 
-/* Rows that linear or a loss reads in one sample, and features of such a row. */
+/* Number of rows that a linear layer or a loss reads in one sample; number of features of a row. */
 static inline uint32_t op_rows(const struct op_description *d)
 {
     return d->flags & OP_PER_POSITION ? d->input.channels * d->input.height : 1;
@@ -137,9 +137,10 @@ struct op_loss { /* of the first `valid` samples; readable after `finish` */
 struct op_call {
     backend_buffer *input[2], *output;
     /* backward only */
-    /* Backward may use this buffer as scratch, unless it is also an input_gradient. The gradient of
-     * a sum is also the gradient of one of its inputs (OP_ADD: the first, OP_RESIDUAL: the second,
-     * OP_POSITION_EMBEDDING: its only one), and that buffer must stay unchanged. */
+    /* Backward may use this buffer as scratch, unless it is also an input_gradient. In a sum one
+     * input may share this buffer, because its gradient is equal (OP_ADD: the first input,
+     * OP_RESIDUAL: the second, OP_POSITION_EMBEDDING: the only one). The buffer must then stay
+     * unchanged. */
     backend_buffer *output_gradient;
     backend_buffer *input_gradient[2]; /* NULL: not wanted */
     bool accumulate[2];                /* add to input_gradient[i] instead of writing it */
@@ -247,11 +248,12 @@ struct backend_kind {
     /* Copies part of a resident vector from the host or to it. The copy is complete on return. */
     status (*device_vectors_write)(backend *b, float *to_device, const float *from, size_t count);
     status (*device_vectors_read)(backend *b, float *to, const float *from_device, size_t count);
-    /* The next step, at the resident parameters and gradient, ends with this update. Its `finish`
-     * does not wait, and its loss is in its result. Call it before `gather`. */
+    /* The next step uses the resident parameters and gradient and ends with this update. That
+     * step's `finish` does not wait; device_vectors_results returns its loss. Call this function
+     * before the step's `gather`. */
     status (*device_vectors_update)(backend *b, const struct device_update *u);
-    /* Waits for these steps. out[0..count) ← their results, in order: all since the last call, at
-     * most place->steps. */
+    /* Waits for all steps queued since the last call: `count` of them, at most place->steps.
+     * out[0..count) ← their results, in order. */
     status (*device_vectors_results)(backend *b, struct device_result *out, unsigned count);
 };
 extern const struct registry backend_registry;

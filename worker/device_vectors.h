@@ -24,7 +24,7 @@ struct device_sum {
     /* data[0..count) ← Σ over ranks, on `stream`, a cudaStream_t */
     status (*queue)(void *context, float *data, size_t count, void *stream);
     void *context;
-    size_t bucket; /* elements of a part; its sum runs beside the rest of the backward pass */
+    size_t bucket; /* elements of a bucket; its sum overlaps the rest of the backward pass */
 };
 
 /* The update that follows a step on the device, without the host. It applies the IEEE operations of
@@ -35,8 +35,9 @@ struct device_sum {
 struct device_update {
     struct optimizer_rule rule;
     double scale, lr;
-    /* Borrowed until the vectors are closed; NULL: one rank. With it the notes travel behind the
-     * gradient. The device writes the first note, the mean loss. */
+    /* Borrowed until the vectors are closed; NULL: one rank. If it is set, the notes are summed
+     * with the gradient, as elements after its end. The device computes the first note, the mean
+     * loss. */
     const struct device_sum *sum;
     float notes[DEVICE_NOTES];
 };
@@ -46,8 +47,9 @@ struct device_result {
     double loss;      /* of this rank, a sum as in struct op_loss */
     double squares;   /* Σ gradient², before `scale` */
     uint32_t correct; /* of this rank */
-    uint32_t updated; /* 0: this gradient or loss is not finite, or an earlier step's was not */
-    float notes[DEVICE_NOTES]; /* sums over ranks; the first of one rank is its mean loss */
+    uint32_t updated; /* 0: no update, because the loss or gradient is not finite or too large, or
+                         because an earlier queued step made none */
+    float notes[DEVICE_NOTES]; /* sums over ranks; the first is the sum of their mean losses */
 };
 
 /* Where a worker computes, for a library that queues its own work there. */
@@ -55,7 +57,7 @@ struct device_place {
     char pci[32];   /* "0000:1b:00.0": identifies a GPU of a host */
     unsigned index; /* among the visible devices */
     void *stream;   /* cudaStream_t that steps and updates run on, in order */
-    unsigned steps; /* that may be queued before the host waits, at most DEVICE_STEPS_MOST */
+    unsigned steps; /* steps that may be queued before the host waits, at most DEVICE_STEPS_MOST */
 };
 
 #endif

@@ -70,7 +70,7 @@ status gradient_pool_open(gradient_pool **out, const options *settings, unsigned
         TRY(worker_open(&p->computing[i], &own));
         own.dataset_of = gradient_pool_own(p);
     }
-    /* If any worker's shard is empty, the last one's is. */
+    /* If any shard is empty, the last worker's is, so opening that one detects it. */
     TRY(worker_shard_open(&p->shards[workers - 1], gradient_pool_own(p), settings, workers - 1,
                           workers));
     *out = p;
@@ -116,7 +116,7 @@ worker *gradient_pool_own(gradient_pool *p)
 static struct helper_job *queued(gradient_pool *p, struct gradient_job *job)
 {
     REQUIRE(job->worker < p->workers_max);
-    if (job->queued.context != job) { /* not again: a helper may be reading them */
+    if (job->queued.context != job) { /* set once: a helper may be reading the fields */
         job->pool = p;
         job->queued.work = run_job;
         job->queued.context = job;

@@ -22,8 +22,8 @@ struct gradient_job { /* zero-initialise; one per worker at most at a time */
     uint64_t batch;
     const float *parameters; /* stay as they are until the job is done */
     float *gradient;
-    /* For a job of more than one gradient: computes it with that worker object and shard, and fills
-     * in gradient and stats. NULL: worker_gradient_as(). */
+    /* Computes a job of more than one gradient with the given worker object and shard, and fills in
+     * gradient and stats. NULL: worker_gradient_as(). */
     status (*compute)(struct gradient_job *job, worker *w, worker_shard *shard);
     struct step_stats stats; /* filled in once computed */
     /* of gradient_pool.c */
@@ -33,10 +33,9 @@ struct gradient_job { /* zero-initialise; one per worker at most at a time */
     char *message; /* owned; of an error that was not returned yet */
 };
 
-/* Worker numbers are 0 … workers_max − 1; 0: as `workers`, the number that the data is divided by.
+/* `workers`: number of shards. Worker numbers are 0 … workers_max − 1; workers_max 0: as `workers`.
  * `threads` 0: one for each core. Reads the keys of worker_open(). Shards open at first use.
- * ERROR_USAGE: there are fewer samples than workers.
- * `stop`: as in struct worker_options. */
+ * ERROR_USAGE: there are fewer samples than workers. `stop`: as in struct worker_options. */
 status gradient_pool_open(gradient_pool **out, const options *settings, unsigned workers,
                           unsigned workers_max, unsigned threads,
                           const volatile sig_atomic_t *stop) MUST_CHECK;

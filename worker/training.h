@@ -31,23 +31,23 @@ struct training_state {
     /* Only mode=sync: */
     uint64_t skipped;      /* batches of each rank that led to no update */
     uint64_t skipped_last; /* skipped updates since the last applied one */
-    size_t waiting;        /* of `vectors`, the first ones: mean gradients that wait (key delay) */
+    size_t waiting;        /* mean gradients that wait (key delay): the first of `vectors` */
     const float *ranks;    /* state of each rank (sync/rank_state.h), rank after rank */
     size_t rank_count;     /* floats of one rank; 0: none */
     /* Only mode=async: */
     uint64_t computed; /* samples of all gradients that reached the server */
     const uint64_t
         *batches; /* [workers]: first batch of each (ps/core/server_core_checkpoint.c); NULL: 0 */
-    const double *account; /* state of rules, in numbers */
+    const double *account; /* scalar state of rules */
     size_t account_count;
     /* Only for the checkpoint hook: */
     bool goes_on; /* true: training continues after this checkpoint; false: final checkpoint */
 };
 
 /* Callbacks that experiments/ provides. Every function may be NULL except evaluate. Calls do not
- * overlap, with one exception: the parameter server calls evaluate and checkpoint from one thread
- * each. If the server is asked to stop during an evaluation, it waits only briefly before it writes
- * its checkpoint. */
+ * overlap, with one exception: the parameter server calls evaluate from one thread and checkpoint
+ * from another. If the server is asked to stop during an evaluation, it waits only briefly before
+ * it writes its checkpoint. */
 struct training_hooks {
     void *context;
     /* Evaluates parameters, on at most `threads` threads (0: the hook decides). If training pauses
@@ -83,10 +83,10 @@ struct staleness_sum {
 
 struct training_outcome {
     uint64_t updates, samples_used, samples_computed;
-    struct staleness_sum staleness; /* no gradients: staleness was not counted */
+    struct staleness_sum staleness; /* gradients 0: staleness was not counted */
     double train_seconds;
-    /* Bytes of gradients in messages between all ranks; with a parameter server, of gradients or
-     * their codes and of parameters in frames. */
+    /* Synchronous mode: bytes of gradients in messages between all ranks. Asynchronous mode: bytes
+     * of parameters and of gradients (or their codes) in frames. */
     double sent_bytes;
     char parameters_sha256[65]; /* of the final parameters as little-endian float32; "": unknown */
 };
@@ -97,21 +97,21 @@ struct training_outcome {
  * the length is 0 samples, or 2^62 or more. */
 struct training_length {
     uint64_t total_samples, evaluate_every;
-    double seconds; /* of training; then total_samples is TRAINING_ENDLESS. 0: samples count */
+    double seconds; /* key seconds; total_samples is then TRAINING_ENDLESS. 0: length in samples */
 };
 #define TRAINING_ENDLESS (UINT64_C(1) << 62)
 
-/* A gradient that arrives at or after this time is not used. */
+/* True: training time is over. A gradient that arrives at or after the end is not used. */
 static inline bool training_time_is_over(const struct training_length *l, double seconds)
 {
     return l->seconds > 0 && seconds >= l->seconds;
 }
-/* The time of the last state: not later than the end. */
+/* `seconds`, but at most the end of training: the time of the last state. */
 static inline double training_time_within(const struct training_length *l, double seconds)
 {
     return training_time_is_over(l, seconds) ? l->seconds : seconds;
 }
-/* For the progress display. */
+/* Expected samples of the whole training, for the progress display; 0: unknown. */
 static inline uint64_t training_expected_samples(const struct training_length *l, uint64_t samples,
                                                  double seconds)
 {

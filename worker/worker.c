@@ -414,7 +414,8 @@ done:
     return result;
 }
 
-/* An external model's gradient is final all at once. */
+/* An external model's whole gradient becomes final at once, so the watch is called once, at the
+ * end. */
 status worker_gradient_watched(worker *w, const float *parameters, uint64_t batch, float *gradient,
                                const struct gradient_watch *watch, struct step_stats *stats)
 {

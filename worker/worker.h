@@ -43,13 +43,13 @@ struct worker_options {
 struct step_stats {
     float loss;          /* mean over the batch, nats; may be non-finite: the caller checks */
     uint32_t samples;    /* in the batch */
-    uint32_t correct;    /* their targets that were predicted correctly before the update */
+    uint32_t correct;    /* targets of the batch predicted correctly before the update */
     uint64_t began_ns;   /* clock_ns() at the start; the parts below follow each other */
     uint64_t data_ns;    /* gathering the batch */
     uint64_t compute_ns; /* forward, backward and the pace's delay, without the watch's time */
     uint64_t forward_ns,
-        backward_ns;   /* on a device: forward = recording and launching, backward = waiting;
-                        * external: 0 and what the program says that its gradient took */
+        backward_ns; /* on a device: forward = recording and launching, backward = waiting; external
+                        model: forward = 0, backward = the time that the program reports */
     uint64_t watch_ns; /* time spent in calls of the watch */
 };
 
@@ -135,8 +135,8 @@ size_t worker_joint_sums(const worker *w);
 void worker_join(worker *w, const struct batch_norm_group *joint);
 
 /* The batches of one shard. With it one worker object computes gradients for several workers.
- * Memory: 8 bytes for each sample of the shard, or with sampler=reshuffled of the dataset. `w`
- * provides only the dataset's size. */
+ * Memory: 8 bytes for each sample of the shard, or, with sampler=reshuffled, of the whole training
+ * split. `w` provides only the dataset's size. */
 typedef struct worker_shard worker_shard;
 status worker_shard_open(worker_shard **out, const worker *w, const options *settings,
                          unsigned index, unsigned count) MUST_CHECK;
@@ -199,14 +199,15 @@ status worker_resident_write(worker *w, float *to_device, const float *from,
                              size_t count) MUST_CHECK;
 status worker_resident_read(worker *w, float *to, const float *from_device,
                             size_t count) MUST_CHECK;
-/* Steps that may be queued before their results are taken: one with a pace. */
+/* Steps that may be queued before their results are taken; 1 if a pace is set. */
 unsigned worker_resident_steps(const worker *w);
 /* Queues the gradient of batch `batch` at the resident parameters and its update
  * (device_vectors.h). *stats ← the times of the host; worker_resident_results sets the rest. */
 status worker_resident_step(worker *w, const struct device_vectors *at, uint64_t batch,
                             const struct device_update *u, struct step_stats *stats) MUST_CHECK;
 /* Waits for the `count` steps that were queued since the last call, batches `first` and following.
- * Each step gets an equal share of that time. If a step made no update, later ones made none. */
+ * The waiting time is divided equally among the stats of the steps. If a step made no update, later
+ * ones made none. */
 status worker_resident_results(worker *w, uint64_t first, unsigned count, struct device_result *out,
                                struct step_stats *stats) MUST_CHECK;
 

@@ -75,13 +75,13 @@ void evaluators_close(worker *w)
     }
 }
 
-/* One evaluation by several threads. Each begins the next batch that no other has begun. */
+/* One evaluation by several threads. Each thread takes the next batch that no thread has taken. */
 struct evaluation_pass {
     worker *w;
     const float *parameters;
     struct evaluation_sum *sums;
-    atomic_size_t next, calibrated; /* batches begun */
-    size_t step;                    /* to the next batch of this process */
+    atomic_size_t next, calibrated; /* next evaluation batch; calibration batches begun */
+    size_t step;                    /* from one batch of this process to the next */
 };
 
 /* w->calibration has place for the sums of each calibration batch, so that they are added in the
@@ -113,7 +113,7 @@ done:
     return result;
 }
 
-/* After calibrations of all batches: takes batch norm's statistics from them. */
+/* Call it after all calibration batches. Computes batch norm's statistics from their sums. */
 static void take_statistics(const worker *w, struct evaluator *e)
 {
     tape_set_mode(e->evaluation, TAPE_CALIBRATE);
@@ -151,7 +151,7 @@ size_t worker_classes(const worker *w)
     return w->data.classes;
 }
 
-/* Of equal logits the first counts, as in the count of correct answers. */
+/* Among equal logits the first counts, as in op_loss.correct. */
 static void count_predictions(const float *logits, size_t rows, uint32_t classes,
                               uint32_t *predicted)
 {
@@ -213,7 +213,7 @@ done:
 
 /* Prepares evaluations at these parameters. Estimates batch norm's statistics from training samples
  * spread evenly over the split ("precise batch norm": Wu & Johnson 2021, section 3); the threads
- * share their batches. When all threads have returned, evaluations call take_statistics. */
+ * share their batches. When all threads have returned, evaluate_batches calls take_statistics. */
 static status prepare(struct evaluation_pass *p, struct evaluator *e)
 {
     status result = OK;

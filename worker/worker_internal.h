@@ -27,7 +27,7 @@ struct worker {
     const options *settings; /* borrowed */
     struct dataset data;
     sampler *sampler;   /* NULL: no gradients */
-    pace *pace;         /* the same */
+    pace *pace;         /* NULL: no gradients */
     external *external; /* NULL: the members from `backend` to `evaluators` compute */
     backend *backend;
     struct model model;

@@ -52,7 +52,7 @@ struct compression {
     size_t tensors;
     float *residual; /* [count]; NULL: only decodes */
     float *velocity; /* [count] of a kind with momentum; else NULL */
-    float momentum;  /* its coefficient */
+    float momentum;  /* coefficient of the velocity */
     double epoch;    /* position of training, for the warm-up of a kind with momentum */
     void *state;
     struct compression_exchange *exchange; /* of sync/compression/, which opens and frees it */
@@ -67,27 +67,28 @@ status compression_open_decoder(compression **out, const struct compression_kind
                                 const options *o, size_t count, const size_t *ends,
                                 size_t tensors) MUST_CHECK;
 void compression_close(compression **z);
-/* ERROR_USAGE: the optimizer, the outer rule, local steps or a single rank do not fit to the chosen
+/* ERROR_USAGE: the optimizer, the outer rule, local steps or a single rank do not fit the chosen
  * kind. */
 status compression_check_momentum(const options *o) MUST_CHECK;
-/* The next code is of this position. Sender and receiver set the same. Initially 0. */
+/* Sets the position of training, in epochs, for the next codes. Sender and receiver must set the
+ * same position. Initially 0. */
 void compression_set_epoch(compression *z, double epoch);
-/* Bytes of a code at that position. The most bytes: at epoch 0. */
+/* Bytes of a code at this epoch. A code is longest at epoch 0. */
 size_t compression_bytes_at(const compression *z, double epoch);
 /* The sender's state: residual, then velocity. Reset sets it to 0. */
 size_t compression_state_count(const compression *z);
 void compression_state_read(const compression *z, float *out);
 void compression_state_write(compression *z, const float *in);
 void compression_reset(compression *z);
-/* NULL: key `compression` is none. */
+/* The kind that key `compression` names; NULL: none. */
 const struct compression_kind *compression_of(const options *o);
 size_t compression_code_bytes(const compression *z);
-/* Adds the residual to gradient[from..from + count) (of a kind with momentum: to the velocity),
- * writes the code and updates the residual. */
+/* Adds gradient[from..from + count) to the residual (a kind with momentum: adds it to the velocity,
+ * and the velocity to the residual), writes the code and subtracts the decoded values. */
 void compression_encode(compression *z, const float *gradient, size_t from, size_t count,
                         void *code);
-/* The bytes of a code come from another process, aligned for floats. False: no sender with the same
- * settings can have written them. */
+/* Checks a code that another process sent; `code` is aligned for floats. False: no sender with the
+ * same settings can have written it. */
 bool compression_is_valid(const compression *z, const void *code);
 /* out[0..z->count) ← the decoded values of a whole vector's code. */
 void compression_decode(const compression *z, const void *code, float *out);

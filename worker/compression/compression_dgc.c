@@ -1,20 +1,20 @@
 /*
  * compression_dgc.c — deep gradient compression: the largest floats, with momentum at the sender.
  *
- * u is the sender's velocity, v its residual, m compression.momentum, g its gradient (Lin et al.
- * 2018, momentum correction):
+ * Momentum correction of Lin et al. 2018, with the sender's velocity u, residual v and gradient g,
+ * and m = compression.momentum:
  *
  *     u ← m·u + g;  v ← v + u;  code ← the k largest of v by absolute value
  *     u and v ← 0 at the indices of the code                      (momentum factor masking)
  *
- * Momentum at the receiver would count twice, so the optimizer is sgd. Warm-up: in epoch e
- * (0, 1, …) before compression.warmup_epochs, k is max(ratio, 4^−(e + 1)) of the vector, as in the
- * paper: 25 %, 6.25 %, 1.56 %, 0.4 %. The epoch counts the samples used so far (ranks), or those
- * before the version that the worker read.
+ * Momentum at the receiver would count twice, so the optimizer is sgd. Warm-up: in epoch e (0, 1,
+ * …) before compression.warmup_epochs, k is max(ratio, 4^−(e + 1)) of the vector, as in the paper:
+ * 25 %, 6.25 %, 1.56 %, 0.4 %. The epoch counts the samples used so far (ranks), or the samples
+ * used before the version that the worker read (asynchronous mode).
  *
- * Where we differ: the k largest are of the whole vector (of a server's slice), not of a layer, and
- * found exactly, not from a sample. There is no local clipping of gradients. Weight decay is added
- * by the optimizer, so it is not in u.
+ * Differences from the paper: the k largest floats are selected from the whole vector (or from a
+ * server's slice of it), not from each layer. They are found exactly, not by sampling. There is no
+ * local clipping of gradients. Weight decay is added by the optimizer, so it is not in u.
  */
 #include "base/memory.h"
 #include "worker/compression/sparse.h"

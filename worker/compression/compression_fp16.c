@@ -53,7 +53,7 @@ static inline float float_of_half(uint32_t half)
     const uint32_t exponent = 0x1fu << 23;
     uint32_t size = (half & 0x7fffu) << 13, sign = (half & 0x8000u) << 16;
     uint32_t normal = size + ((127u - 15u) << 23);
-    /* Reads it as 1.m · 2⁻¹⁴ and subtracts the 1 that a subnormal number does not have. */
+    /* Reads a subnormal half as 1.m · 2⁻¹⁴ and subtracts the leading 1, which it does not have. */
     uint32_t small = bits_of(float_of(normal + (1u << 23)) - float_of((127u - 14u) << 23));
     uint32_t special = normal + ((128u - 16u) << 23);
     uint32_t which = size & exponent;

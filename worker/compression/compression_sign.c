@@ -8,7 +8,7 @@
  *
  * A code is the tensors' scales, then the signs of the whole vector: float i in bit i mod 32 of
  * word i / 32, set if it is negative. If a float is not finite, its tensor's scale is not finite,
- * and so is the whole tensor after decoding.
+ * and no float of that tensor is finite after decoding.
  */
 #include "worker/compression/compression.h"
 #include "base/vector.h"

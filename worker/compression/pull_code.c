@@ -29,7 +29,7 @@ static size_t part_at(size_t at, size_t count)
 static void encode_part(const struct pull_code *p, const float *in, size_t count, uint16_t *code)
 {
     compression z = {.kind = p->kind, .count = count};
-    float values[PART]; /* encode() leaves the errors there */
+    float values[PART]; /* encode() replaces them by the rounding errors */
     memcpy(values, in, count * sizeof *values);
     p->kind->encode(&z, values, count, code);
 }

@@ -7,7 +7,7 @@
 
 #include "worker/compression/compression.h"
 
-/* Memory for the choice of the largest. */
+/* Scratch memory for selecting the k largest floats. */
 struct sparse;
 /* ERROR_USAGE: `count` exceeds the range of indices; the message names the kind. */
 status sparse_open(struct sparse **out, const struct compression_kind *kind,
@@ -15,8 +15,8 @@ status sparse_open(struct sparse **out, const struct compression_kind *kind,
 /* ratio × count, rounded, 1 … count. */
 size_t sparse_k(double ratio, size_t count);
 size_t sparse_bytes(size_t k);
-/* Writes the code, and 0 to the values that it contains. Values that are not finite count as the
- * largest. */
+/* Writes the code and sets the values that it contains to 0. Values that are not finite count as
+ * the largest. */
 void sparse_encode(struct sparse *s, size_t k, float *values, size_t count, void *code);
 void sparse_add(size_t k, const void *code, size_t count, float *sum);
 bool sparse_is_valid(size_t k, const void *code, size_t count);

@@ -73,7 +73,7 @@ static bool fuses(const struct op_description *d, enum activation a)
     case OP_LINEAR:
     case OP_CONVOLUTION:
         return a == ACTIVATION_RELU || a == ACTIVATION_TANH;
-    case OP_BATCH_NORM: /* without AVX2, oneDNN has only its slow reference for both together */
+    case OP_BATCH_NORM: /* without AVX2, oneDNN fuses a ReLU only in its slow reference */
         return a == ACTIVATION_RELU && onednn_offers("AVX2");
     case OP_ADD:
         return a == ACTIVATION_RELU;
@@ -119,8 +119,8 @@ status cpu_op_open(struct cpu *c, const struct op_description *d, backend_buffer
         return cpu_linear_open(c, d, input, out, output);
     case OP_CONVOLUTION:
         /* With precision=bf16 every convolution is in bf16, for any shape and batch. The batch16
-         * kernels are faster where oneDNN pads, but with them a layer's arithmetic would depend on
-         * both. */
+         * kernels are faster where oneDNN pads, but they compute in float32. With them, a layer's
+         * arithmetic would depend on its shape and batch. */
         if (!c->bf16 && cpu_lanes_convolution_fits(d))
             return cpu_lanes_convolution_open(c, d, input, out, output);
         return cpu_convolution_open(c, d, input, out, output);

@@ -53,9 +53,9 @@ struct cpu {
     char description[160];
 };
 
-/* An operation that reads a buffer's new values while they are in the cache: images first to first
- * + images − 1 of `data`, the whole batch's array. `see` is called for all images of a batch in
- * order, from image 0, or not at all. */
+/* An operation that reads a buffer's new values while they are in the cache. `see` gets the whole
+ * batch in `data` and reads images first … first + images − 1. It is called for all images of a
+ * batch in order, from image 0, or not at all. */
 struct cpu_watch {
     void (*see)(backend_op *reader, void *data, size_t first, size_t images); /* NULL: no reader */
     backend_op *reader;
@@ -202,7 +202,7 @@ status cpu_products_input(struct cpu *c, struct cpu_products *p, float *input_gr
 status cpu_convolution_open(struct cpu *c, const struct op_description *d,
                             backend_buffer *const in[2], backend_op **out,
                             backend_buffer **output) MUST_CHECK;
-/* Sets the window's choice of algorithms. */
+/* Sets window->winograd and window->winograd_weights. */
 void cpu_choose_winograd(const struct cpu *c, const struct op_description *d,
                          struct onednn_window *window);
 /* A float32 convolution that runs part by part. *out is NULL if this is not faster. `whole` is the
@@ -276,12 +276,12 @@ status cpu_attention_open(struct cpu *c, const struct op_description *d,
 
 /* ---- kernels ---- */
 void cpu_add_into(float *restrict to, const float *restrict from, size_t count);
-/* In bf16, each sum rounded once. `count` is a multiple of 16. */
+/* to[] += from[] in bf16; each sum is rounded once. `count` is a multiple of 16. */
 void cpu_add_into_bf16(uint16_t *restrict to, const uint16_t *restrict from, size_t count);
 /* y ← activation(y + bias) over rows × columns; bias may be NULL; ACTIVATION_NONE or RELU. */
 void cpu_bias_activate(float *restrict y, const float *restrict bias, size_t rows, size_t columns,
                        enum activation a);
-/* g ← g · activation'(…) from the activation's result y; RELU or TANH. */
+/* g ← g · a'(x), computed from the result y = a(x); RELU or TANH. */
 void cpu_activation_backward(float *restrict g, const float *restrict y, size_t count,
                              enum activation a);
 /* RELU in bf16. */

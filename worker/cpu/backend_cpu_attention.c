@@ -30,7 +30,7 @@ struct cpu_attention {
     float *q, *k, *v, *g, *q_across, *g_across, *k_slope, *v_slope;
     float *scores, *slopes; /* of one block, [rows][BLOCK] */
     float *result;          /* of one block, [BLOCK][columns] */
-    float *memory;          /* all of them */
+    float *memory;          /* owns all arrays above */
 };
 
 /* A matrix: one head's part of a tensor, or a copy. */
@@ -92,7 +92,7 @@ static void scatter(const struct cpu_attention *a, float *from, size_t first, si
     attention_scatter(&c, add);
 }
 
-/* out[keys][BLOCK] ← x · across, of the queries from `first` on. */
+/* out[keys][BLOCK] ← x · across for the block of queries at `first`; keys = first + BLOCK. */
 static void of_queries(const struct cpu_attention *a, struct head_matrix x, const float *across,
                        size_t first, float *out)
 {
@@ -176,7 +176,8 @@ struct operands {
     struct head_matrix q, k, v, g;
 };
 
-/* The gradients through the queries of one block. */
+/* Backward pass of one block of queries: adds to k_slope and v_slope, and writes the gradient of
+ * the queries to a->result. */
 static void backward_block(const struct cpu_attention *a, const struct operands *o, size_t first)
 {
     of_queries(a, o->k, a->q_across, first, a->scores);

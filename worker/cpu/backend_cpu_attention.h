@@ -25,8 +25,9 @@ struct attention_product {
 };
 void attention_product(const struct attention_product *p);
 
-/* The next two work on a block [keys][ATTENTION_BLOCK]: lane l of row j is of key j and query
- * first + l. A query sees keys 0 … its own. `keys` is first + ATTENTION_BLOCK. */
+/* The next two functions work on a block [keys][ATTENTION_BLOCK], keys = first + ATTENTION_BLOCK.
+ * Lane l of row j belongs to key j and query first + l. A query sees the keys up to its own
+ * position. */
 
 /* Scores → probabilities: for each query, softmax over the keys that it sees; 0 for the others. */
 void attention_softmax(float *scores, size_t first);

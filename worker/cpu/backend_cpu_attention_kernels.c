@@ -45,7 +45,7 @@ VECTOR_CLONES void attention_product(const struct attention_product *p)
 
 /* ---- softmax ---- */
 
-/* Replaces key j's values of the queries before it, which do not see it. */
+/* Replaces the values of key j for all queries before position j, which do not see this key. */
 VECTOR_INLINE void hide(vector_line *value, size_t j, size_t first, const vector_line *by)
 {
     if (j > first) {

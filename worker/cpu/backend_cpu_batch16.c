@@ -40,8 +40,8 @@ bool cpu_lanes_convolution_fits(const struct op_description *d)
         d->padding != 0 || d->kernel_height != d->kernel_width ||
         (d->kernel_height != 3 && d->kernel_height != 5))
         return false;
-    /* Without AVX-512 oneDNN's blocks have 8 channels. If it need not pad, the two are
-     * equally fast up to 16 channels, and oneDNN is faster above. */
+    /* Without AVX-512 oneDNN's blocks have 8 channels. If oneDNN need not pad, its kernels and
+     * these are equally fast up to 16 channels. Above 16 channels oneDNN is faster. */
     if (!onednn_offers("AVX512_CORE") && in % 8 == 0 && out % 8 == 0 && (in > 16 || out > 16))
         return false;
     return out % 16 != 0 || (in > 4 && in < 16);

@@ -1,8 +1,9 @@
 /*
- * backend_cpu_convolution.c — convolutions through oneDNN's direct algorithm, or Winograd's
- * (cpu_choose_winograd; oneDNN's automatic choice takes it where it is ten times slower).
- * Activations stay in the blocked layout that the primitive prefers. Weights are small; they are
- * copied into the primitive's layout at each step, and their gradient is copied back.
+ * backend_cpu_convolution.c — convolutions through oneDNN's direct algorithm or Winograd's.
+ * cpu_choose_winograd selects it, because oneDNN's automatic choice selects Winograd's even where
+ * that is ten times slower. Activations stay in the blocked layout that the primitive prefers.
+ * Weights are small; they are copied into the primitive's layout at each step, and their gradient
+ * is copied back.
  *
  * In bf16 the primitives read bf16 and sum in float32. Whole blocks of 16 channels are also written
  * in bf16 if kernels of this room read them (leaves_bf16), and are read directly. Weights and other
@@ -206,7 +207,8 @@ static void close_convolution(backend_op *op)
 }
 
 /* True: the result is bf16. A ReLU's derivative can be computed from a bf16 result; a tanh's
- * cannot. Other kernels than those of this room would have to convert the result to float32 again.
+ * cannot. The kernels of this room that read bf16 require one thread and whole blocks of 16
+ * channels. Other kernels would convert the result to float32 again.
  */
 static bool leaves_bf16(const struct cpu *c, const struct op_description *d)
 {

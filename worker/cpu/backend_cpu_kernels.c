@@ -77,7 +77,7 @@ VECTOR_CLONES void cpu_activation_backward(float *restrict g, const float *restr
             g[i] *= 1 - y[i] * y[i];
 }
 
-/* Read as int16, a bf16 value has the sign of its number. */
+/* The bits of a bf16 number, read as int16, have the same sign as the number. */
 VECTOR_CLONES void cpu_relu_backward_bf16(uint16_t *restrict g, const uint16_t *restrict y,
                                           size_t count)
 {
@@ -124,7 +124,7 @@ VECTOR_INLINE float largest_of_lines_loop(const float *row, uint32_t classes, bo
 
 VECTOR_FORMS(static, float, largest_of_lines, (const float *row, uint32_t classes), row, classes)
 
-/* The first of equal ones. */
+/* Index of the largest element; the first one among equal elements. */
 static uint32_t largest(const float *row, uint32_t classes)
 {
     uint32_t best = 0;

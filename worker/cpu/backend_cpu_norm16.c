@@ -2,8 +2,8 @@
  * backend_cpu_norm16.c — batch norm for one thread, 16 channels at a time (struct cpu_panels). One
  * pass computes the statistics. A second pass normalises, adds the other branch of a residual block
  * and applies the ReLU. The backward pass also has two passes. Compared with oneDNN's primitive
- * this saves a pass over the input for the variance, and the passes of the sum. With values in bf16
- * all arithmetic is float32.
+ * this saves a pass over the input for the variance, and separate passes for the residual sum. With
+ * values in bf16 all arithmetic is float32.
  */
 #include "worker/cpu/backend_cpu_norm16.h"
 
@@ -25,10 +25,10 @@ struct norm16 {
     /* [channels]: the two sums over the batch of the current pass. If convolutions run part by
      * part, each part is added while it is in the cache. */
     double *sum, *other;                  /* `other` follows `sum` in one array */
-    const backend_buffer *watched;        /* input that calls see_values; NULL: none */
+    const backend_buffer *watched;        /* the input whose writer calls see_values; NULL: none */
     size_t seen;                          /* images of it seen so far */
     const backend_buffer *input, *output; /* of the last forward pass */
-    const void *gradient;                 /* the output's gradient in see_gradient */
+    const void *gradient;                 /* the output gradient that see_gradient read */
     size_t gradient_seen;                 /* images of it seen so far */
 };
 
@@ -150,8 +150,9 @@ static void settle_block(struct cpu *c, struct norm16 *k, const struct op_call *
     }
 }
 
-/* Evaluations read an input that calibrations read, too, and need no sums. From the first one on
- * the input's writer computes none, until the reader of the sums runs again. */
+/* Calibrations and evaluations read the same input, but evaluations need no sums. The first
+ * evaluation stops the input's writer from computing them. The next run of the operation that needs
+ * the sums starts them again. */
 static void switch_watch(const struct norm16 *k, backend_buffer *input, bool on)
 {
     struct cpu_watch *watch = &input->value_watch;
@@ -236,9 +237,10 @@ static void see_gradient(backend_op *op, void *g, size_t first, size_t images)
 }
 
 /* With m = images·places: dx = s(g − Σg/m − (x − mean)·inverse²·Σg(x − mean)/m), s = γ·inverse. In
- * a joint batch m and both sums are over all workers. g belongs to each worker's own loss; the
- * gradients are averaged later, and the gradient of x with them. γ and β are averaged without this
- * exchange. */
+ * a joint batch, m and both sums are over all W workers, and g is the gradient of each worker's own
+ * loss. dx is then W times the gradient of the mean loss; the later mean of the workers' parameter
+ * gradients divides by W. The gradients of γ and β need no exchange here, because that mean also
+ * adds the other workers' sums. */
 static status settle_gradient(struct cpu *c, struct norm16 *k, const struct op_call *call)
 {
     status result = OK;
@@ -302,7 +304,8 @@ static void close_norm(backend_op *op)
     memory_free(k);
 }
 
-/* A buffer has one reader; other operations compute their sums in a separate pass. */
+/* The first operation that opens on a buffer watches it. Others compute their sums in a separate
+ * pass. */
 static void watch(struct norm16 *k, backend_buffer *input, backend_buffer *output)
 {
     if (!(k->op.d.flags & OP_GIVEN_STATISTICS) && input->value_watch.reader == NULL) {

@@ -133,14 +133,15 @@ VECTOR_INLINE void load_backward(struct backward_lines *l, const struct norm16_b
     l->low = (vector_line){0} + k->low;
 }
 
-/* Keeps g where the ReLU after this batch norm passed its value. */
+/* Sets g to 0 where the ReLU after this batch norm returned 0. */
 VECTOR_INLINE void apply_relu_mask(vector_line *g, const vector_line *x,
                                    const struct backward_lines *l)
 {
     *g = (vector_line)((vector_mask)*g & (*x * l->scale + l->shift > l->low));
 }
 
-/* Keeps g where y > 0, also in memory. Read as int16, a bf16 value has the sign of its number. */
+/* Sets *value and g in memory to 0 where y ≤ 0. The bits of a bf16 number, read as int16, have the
+ * same sign as the number. */
 VECTOR_INLINE void keep_positive(vector_line *value, void *g, const void *y, size_t at,
                                  enum vector_type type)
 {

@@ -8,7 +8,7 @@
 #include "worker/cpu/backend_cpu.h"
 
 enum {
-    PART_BYTES = 1 << 19, /* a part's input and output; its reader needs cache for other arrays */
+    PART_BYTES = 1 << 19, /* a part's input and output; the next operation needs cache, too */
     /* In bf16 fewer, larger parts are better: oneDNN's AMX kernels query the tile configuration
      * (CPUID) in each call, and under a hypervisor this takes as long as a tenth of a part. */
     PART_BYTES_BF16 = 1 << 21,

@@ -1,9 +1,10 @@
 /*
  * backend_cpu_pool16.c — max pooling over 2×2 positions for one thread, 16 channels at a time
  * (struct cpu_panels). The forward pass stores one byte per result: the position of its source. The
- * backward pass then reads a quarter of the input's count, and not the input. Of equal values the
- * first counts, in row order. If the input is the result of a ReLU, a window without a positive
- * value passes no gradient; the ReLU then needs no separate pass over the gradient.
+ * backward pass reads these bytes, a quarter as many as the input has elements, instead of the
+ * input. Among equal values the first one in row order counts. If the input is the result of a
+ * ReLU, a window without a positive value passes no gradient; the ReLU then needs no separate pass
+ * over the gradient.
  */
 #include "base/memory.h"
 #include "worker/cpu/backend_cpu.h"

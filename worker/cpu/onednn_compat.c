@@ -419,7 +419,7 @@ dnnl_status_t onednn_append_eltwise(dnnl_post_ops_t operations, dnnl_alg_kind_t 
 
 #endif
 
-/* Without an implementation of Winograd's algorithm for these arguments: the direct one. */
+/* Uses the direct algorithm if oneDNN does not implement Winograd's for these arguments. */
 #define BY_WINOGRAD_OR_DIRECT(wanted, convolution, ...)                                            \
     do {                                                                                           \
         if (wanted) {                                                                              \

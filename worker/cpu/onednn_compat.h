@@ -59,8 +59,9 @@ dnnl_status_t onednn_reorder(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
 /* Window of a convolution or a pooling. */
 struct onednn_window {
     dnnl_dims_t kernel, strides, padding, padding_end;
-    /* Convolutions: Winograd's algorithm where oneDNN has it for these arguments, else the direct
-     * one; of the weight gradient, and of the other two products. */
+    /* Convolutions: request Winograd's algorithm for the weight gradient; for the other two
+     * products. oneDNN uses the direct algorithm if it does not implement Winograd's for these
+     * arguments. */
     bool winograd_weights, winograd;
 };
 

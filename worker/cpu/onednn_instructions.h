@@ -7,14 +7,15 @@
 
 #include <stdbool.h>
 
-/* A value of oneDNN's variable ONEDNN_MAX_CPU_ISA, such as "AVX2": with it, a processor that has
- * more computes as this one does. "": not x86. */
+/* The instruction set that oneDNN uses here, as a value of oneDNN's variable ONEDNN_MAX_CPU_ISA,
+ * such as "AVX2". With this value, a processor with more instructions computes the same bits. "":
+ * not x86. */
 const char *onednn_instructions(void);
-/* Whether oneDNN can compute with that set here. False: the processor lacks it, the variable
- * excludes it, or the name is unknown. */
+/* True: oneDNN can compute with this instruction set here. False: the processor lacks it, the
+ * variable excludes it, or the name is unknown. */
 bool onednn_offers(const char *instructions);
-/* oneDNN computes with that set at most, here and in child processes, unless the user has set a
- * limit. Before the first call of oneDNN; "" and unknown names change nothing. */
+/* Limits oneDNN to this instruction set, here and in child processes, unless the user has set a
+ * limit. Call it before the first call of oneDNN. "" and unknown names change nothing. */
 void onednn_limit(const char *instructions);
 
 #endif

@@ -275,7 +275,7 @@ done:
     return result;
 }
 
-/* Selects and describes the device of `o`, which creates the CUDA context of this process there. */
+/* Selects and describes the device for `o`. This creates the CUDA context of this process on it. */
 static status choose(const struct backend_options *o, const struct cuda_kind **kind,
                      unsigned *visible, unsigned *index, struct cuda_properties *p)
 {
@@ -297,7 +297,7 @@ static status check_cuda(const struct backend_options *o)
     return choose(o, &kind, &visible, &index, &p);
 }
 
-/* Steps that may be queued: fewer with GRADLAG_CUDA_STEPS=NUMBER in the environment. */
+/* Number of steps that may be queued. GRADLAG_CUDA_STEPS=NUMBER in the environment lowers it. */
 static unsigned cuda_steps_ahead(void)
 {
     const char *wanted = getenv("GRADLAG_CUDA_STEPS");
@@ -365,7 +365,7 @@ const struct backend_kind backend_cuda = {
     .forward = forward,
     .backward = backward,
     .finish = finish,
-    .samples_at_once = 8, /* convolutions read 4 elements at once, products in bf16 8 */
+    .samples_at_once = 8, /* convolutions read 4 elements at once, bf16 products read 8 */
     .keep = keep,
     .abandon = abandon,
     .dataset_open = cuda_data_open,

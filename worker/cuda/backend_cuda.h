@@ -39,9 +39,9 @@ struct backend_buffer {
     size_t count;
     enum cuda_layout layout;    /* the layout in which operations write it */
     float *at[LAYOUTS];         /* the other layout is allocated and computed at its first read */
-    uint16_t *rounded[LAYOUTS]; /* rounded to bf16, likewise */
+    uint16_t *rounded[LAYOUTS]; /* rounded to bf16; also computed at the first read */
     bool valid[LAYOUTS], rounded_valid[LAYOUTS];
-    float *host;            /* of buffer_open; pinned memory */
+    float *host;            /* pinned memory of a buffer from buffer_open; else NULL */
     bool gathered, cropped; /* holds the samples of the staged indices and crops */
     enum dataset_split split;
     bool borrowed; /* at[layout] belongs to another buffer */
@@ -72,7 +72,7 @@ struct cuda_staging {
     uint32_t capacity, labels; /* samples; labels, several per sample in sequences */
     uint8_t *blocks;           /* pinned; one for each step that may be queued */
     struct cuda_room device;   /* one block */
-    bool queued;               /* in this step */
+    bool queued;               /* the copy of this step's block is queued */
 };
 
 struct cuda_data {
@@ -84,11 +84,11 @@ struct cuda_data {
 /* Vectors that stay on the device from update to update (worker_reside). */
 struct cuda_resident {
     struct cuda_room parameters, gradient, state;
-    struct cuda_room result, parts; /* of the latest step; of the sum of its squares */
+    struct cuda_room result, parts; /* result of the latest step; parts of its sum of squares */
     struct device_result *results;  /* pinned, [DEVICE_STEPS_MOST] */
-    size_t count, extra;            /* 0: no vector stays */
+    size_t count, extra;            /* 0: no resident vectors */
     unsigned queued;                /* steps whose results are not taken */
-    bool updates;                   /* this step ends with `update`, or the next one does */
+    bool updates;                   /* the current or the next step ends with `update` */
     struct device_update update;
     const struct cuda_loss *loss; /* of this step, on the device; NULL: none */
     double targets;
@@ -107,12 +107,12 @@ struct cuda {
     struct device_place place;
     size_t count;
     const float *kept; /* the host vector that does not change; NULL: none */
-    bool kept_is_up;   /* `parameters` has a copy of it */
+    bool kept_is_up;   /* `parameters` holds a copy of `kept` */
     /* of the current step: */
     const float *parameters_at; /* the copied parameters or the resident ones */
     float *gradient_at;         /* NULL: no backward */
     float *host_gradient;       /* NULL: no backward, or the gradient stays on the device */
-    bool needs_host;            /* it uses host memory that the next step may change */
+    bool needs_host; /* `finish` must wait, because the step uses host memory that changes later */
     struct cuda_commands *commands;
     struct cuda_room scratch; /* of one operation at a time */
     size_t keep_left;         /* bytes that convolutions may still keep from forward to backward */
@@ -163,7 +163,7 @@ status cuda_queue_product(struct cuda *c, const struct cuda_product_shape *shape
 status cuda_queue_up(struct cuda *c, void *to, const void *from, size_t bytes) MUST_CHECK;
 /* Copies to pinned memory, after the commands queued so far and beside the following ones. */
 status cuda_queue_down(struct cuda *c, void *to, const void *from, size_t bytes) MUST_CHECK;
-/* Copies host memory after the step. */
+/* Copies from host memory to host memory after the step has run. */
 status cuda_deliver(struct cuda *c, void *to, const void *from, size_t bytes) MUST_CHECK;
 /* Converts the loss after the step. */
 status cuda_deliver_loss(struct cuda *c, struct op_loss *to,
@@ -186,7 +186,7 @@ void cuda_command_statistics(const struct cuda *c, struct cuda_command_statistic
  */
 void cuda_hold(struct cuda *c);
 void cuda_forget(struct cuda *c);
-/* True if the device copies from this memory, and to it unless `read_only`, without the host. */
+/* True: the device can copy from this memory directly and, unless `read_only`, to it. */
 bool cuda_is_pinned(struct cuda *c, const void *at, size_t bytes, bool read_only);
 
 /* ---- buffers (backend_cuda_buffers.c) ----------------------------------------------------------
@@ -251,10 +251,10 @@ status cuda_stage_labels(struct cuda *c, const uint32_t *labels, uint32_t count,
                          const uint32_t **device_labels, const uint32_t **device_valid) MUST_CHECK;
 /* Queues the copy of the staged block, unless it is queued already. */
 status cuda_stage(struct cuda *c) MUST_CHECK;
-enum { CUDA_STAGED_INDICES = 64 }; /* their offset in the staged block */
+enum { CUDA_STAGED_INDICES = 64 }; /* offset of the indices in the staged block, bytes */
 /* The first part of this step's block, in host memory. */
 struct cuda_step *cuda_staged_step(struct cuda *c);
-size_t cuda_staged_crops(uint32_t capacity); /* likewise */
+size_t cuda_staged_crops(uint32_t capacity); /* offset of the crops, bytes */
 status cuda_data_open(backend *b, const struct dataset *d) MUST_CHECK;
 void cuda_data_close(struct cuda *c);
 status cuda_gather(backend *b, backend_buffer *images, enum dataset_split split,
@@ -264,9 +264,10 @@ status cuda_gather(backend *b, backend_buffer *images, enum dataset_split split,
 /* ---- resident vectors (backend_cuda_device_vectors.c); contracts in backend.h -------------------
  */
 
-/* Called when the loss of a step that updates is queued. `targets`: the loss is a mean of them. */
+/* Call it when the loss of a step with an update is queued. `targets`: number of targets that the
+ * mean loss is over. */
 status cuda_resident_loss(struct cuda *c, const struct cuda_loss *loss, double targets) MUST_CHECK;
-/* Called at the end of such a step, before it runs: queues the update. */
+/* Queues the update. Call it at the end of such a step, before the step runs. */
 status cuda_resident_finish(struct cuda *c) MUST_CHECK;
 const struct device_place *cuda_place_of(const backend *b);
 status cuda_resident_open(backend *b, size_t count, size_t extra, unsigned states,

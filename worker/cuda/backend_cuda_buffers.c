@@ -265,8 +265,8 @@ status cuda_weight_gradient(struct cuda *c, struct cuda_weight_product *p,
     status result = OK;
     size_t count = (size_t)p->shape.rows * p->shape.columns;
     bool here = cuda_aligned(call->weight), add = call->accumulate_weight;
-    /* Not for the gradient of a convolution. Its product is small and its sums are long, so
-     * cublasLt splits them, which this epilogue does not allow. */
+    /* A convolution's gradient (LANES) does not use CUDA_COLUMN_SUMS. Its product is small and its
+     * sums are long, so cublasLt splits the sums, and this epilogue does not allow that. */
     bool sums = p->biased && p->gradient->layout == ROWS && cuda_aligned(call->bias) &&
                 !call->accumulate_bias && !(here && add);
     struct cuda_product_call k = {.a = p->g, .b = p->x, .d = cuda_gradient(c, call->weight)};

@@ -300,7 +300,7 @@ static status capture(struct cuda *c, struct command_plan *p)
     TRY(c->kind->capture_begin(c->device));
     result = run_list(c, &p->list);
     ended = c->kind->capture_end(c->device, &p->graph);
-    if (result != OK && p->graph != NULL) { /* it lacks the commands from the failed one on */
+    if (result != OK && p->graph != NULL) { /* the graph ends before the failed command */
         c->kind->graph_close(c->device, p->graph);
         p->graph = NULL;
     }
@@ -426,7 +426,7 @@ status cuda_commands_finish(struct cuda *c, bool queued)
     for (size_t i = 0; i < m->with_copies.count; ++i)
         m->statistics.kernels += m->with_copies.at[i].kind <= COMMAND_PRODUCT;
     if (m->interrupted) {
-        if (m->part_count > 0) /* an evaluation reads its results so */
+        if (m->part_count > 0) /* training: an evaluation always reads results in this way */
             warn_once(m, "the model looks at values in the middle of a step");
         m->statistics.direct++;
         TRY(run_list(c, &m->with_copies));
@@ -463,8 +463,8 @@ void cuda_command_statistics(const struct cuda *c, struct cuda_command_statistic
  * -------------------------------------------------------------------------------------
  */
 
-/* GRADLAG_CUDA_GRAPHS in the environment: none; all: also steps with sums over ranks, which NCCL
- * allows. */
+/* GRADLAG_CUDA_GRAPHS in the environment: `none` turns graphs off; `all` also captures steps with
+ * sums over ranks, which NCCL allows. */
 status cuda_commands_open(struct cuda *c)
 {
     status result = OK;

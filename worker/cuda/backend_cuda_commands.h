@@ -79,7 +79,7 @@ struct pinned {
     const void *at;
     size_t bytes;
     bool read_only; /* the device must not write to it */
-    bool done;      /* pinned, or the driver refused */
+    bool done;      /* false: the driver refused to pin it */
 };
 
 struct cuda_commands {
@@ -90,8 +90,8 @@ struct cuda_commands {
     size_t delivery_count, delivery_capacity;
     struct retired *retired;
     size_t retired_count, retired_capacity;
-    bool interrupted; /* of this step: a part has run already; CUDA_COPY has commands */
-    bool copies_to_host;
+    bool interrupted;    /* the first commands of this step have run */
+    bool copies_to_host; /* CUDA_COPY has commands of this step */
     bool in_phase;
     struct command_plan plans[PLANS];
     uint64_t clock;

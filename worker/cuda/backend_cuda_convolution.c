@@ -17,9 +17,9 @@
 #include <string.h>
 
 enum {
-    MANY_WEIGHTS = 100,  /* of one output channel; fewer do not pay for a copy of the images */
-    MANY_CHANNELS = 32,  /* of inputs and of outputs: in float32 cublasLt is faster from here on */
-    FEW_COLUMNS = 16384, /* too few blocks of the implicit kernels for a large GPU */
+    MANY_WEIGHTS = 100,  /* per output channel; with fewer, the copy of the images costs too much */
+    MANY_CHANNELS = 32,  /* of input and output; from here on cublasLt is faster in float32 */
+    FEW_COLUMNS = 16384, /* up to this, the implicit kernels have too few blocks for a large GPU */
     SPLIT_BLOCKS =
         512, /* blocks of the weight gradient: about four per multiprocessor of a large GPU */
     SPLIT_COLUMNS = 256, /* minimum of columns per block */

@@ -40,7 +40,7 @@ static void copy_staged(const struct cuda *c, const struct cuda_staging *grown)
     const uint32_t had = c->staging.capacity, has = grown->capacity;
     const uint8_t *from = block_of(c, &c->staging);
     uint8_t *to = block_of(c, grown);
-    memcpy(to, from, cuda_staged_crops(had)); /* also what is before the indices */
+    memcpy(to, from, cuda_staged_crops(had)); /* the step's numbers and the indices */
     memcpy(to + cuda_staged_crops(has), from + cuda_staged_crops(had), had * sizeof(struct crop));
     memcpy(to + staged_labels(has), from + staged_labels(had),
            c->staging.labels * sizeof(uint32_t));

@@ -117,7 +117,7 @@ done:
     return result;
 }
 
-/* The copy of the block is queued, but no command has run yet. */
+/* Writes to the block in host memory. Its copy to the device is queued but has not run yet. */
 static void stage_update(struct cuda *c)
 {
     const struct cuda_resident *r = &c->resident;
@@ -142,7 +142,7 @@ static status queue_verdict(struct cuda *c)
     const uint32_t blocks = (uint32_t)((r->count + CUDA_SQUARES_CHUNK - 1) / CUDA_SQUARES_CHUNK);
     struct cuda_grid each = {blocks, 1, 1, CUDA_SQUARES_THREADS},
                      one = {1, 1, 1, CUDA_SQUARES_THREADS};
-    if (sums) /* they are queued before this command */
+    if (sums) /* the sums over ranks are inserted before this wait */
         TRY(cuda_queue_wait(c));
     TRY(CUDA_LAUNCH(c, squares, each, .x = r->gradient.at, .parts = r->parts.at,
                     .count = r->count));

@@ -56,12 +56,12 @@ done:
     return result;
 }
 
-/* What happens to the gradient, from its end to its beginning. */
+/* Progress of the copies or sums of the gradient, from its end to its beginning. */
 struct outgoing {
     const struct device_sum *sum; /* NULL: copies to `to` */
     float *to;
     size_t bucket, high, low; /* the next bucket is [low, high) */
-    size_t next, ready;       /* parts in buckets so far; the command after which it is final */
+    size_t next, ready;       /* parts in buckets so far; last command that writes the bucket */
 };
 
 static void take_bucket(const struct cuda_commands *m, struct outgoing *o)
@@ -166,5 +166,5 @@ void cuda_forget(struct cuda *c)
     m->pinned_count = 0;
     m->hold = false;
     for (size_t i = 0; i < PLANS; ++i)
-        cuda_plan_forget(c, &m->plans[i]); /* they copy to memory that is no longer pinned */
+        cuda_plan_forget(c, &m->plans[i]); /* its commands use memory that is no longer pinned */
 }

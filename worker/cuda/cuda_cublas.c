@@ -338,8 +338,8 @@ static status prefer(const cuda_device *d, const struct cuda_cublas_plan *plan,
                      cublasLtMatmulPreference_t f)
 {
     status result = OK;
-    /* Allows split sums with a second stage of their own. Excludes sums in place in order of
-     * completion, which are not deterministic. */
+    /* Allows split sums that a second stage adds. Excludes split sums that are added in place in
+     * order of completion, which are not deterministic. */
     const uint32_t reductions =
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     const struct {

@@ -55,8 +55,8 @@ enum cuda_epilogue {
      * for not negative). Only CUDA_MASKED may read the bits; their layout is the library's. */
     CUDA_BIAS_RELU_MASK,
     CUDA_MASKED,      /* D where the mask is 1, else 0 */
-    CUDA_COLUMN_SUMS, /* D, and bias[rows] = Σ over inner of op(A), of rounded operands if they are
-                         rounded */
+    CUDA_COLUMN_SUMS, /* D, and bias[rows] = Σ over inner of op(A) as the product reads it (rounded
+                         or not) */
 };
 
 struct cuda_product_shape {
@@ -70,7 +70,7 @@ struct cuda_product_shape {
 struct cuda_product_call {
     const void *a, *b;
     float *d;
-    float *bias; /* read; CUDA_COLUMN_SUMS writes it */
+    float *bias; /* input; CUDA_COLUMN_SUMS: output */
     void *mask;  /* cuda_mask_bytes(rows, columns), aligned to 16 bytes */
 };
 

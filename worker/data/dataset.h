@@ -62,8 +62,8 @@ struct dataset_kind {
     /* Sets images, labels and owner of a dataset that `describe` filled in. ERROR_DATA names the
      * file, the defect and the source of a good copy. */
     status (*load)(const options *o, struct dataset *d);
-    const char *remedy; /* where its files are from, for error messages; NULL: it reads no files and
-                           no key dataset.path */
+    const char *remedy; /* where to get the files, for error messages; NULL: the kind reads no files
+                           and no dataset.path */
     bool shared;        /* `load` is dataset_shared_load: several processes build it together */
     bool tokens;        /* its samples are windows of text */
     bool numeric;       /* its labels are numbers, and its pixels have no positions */

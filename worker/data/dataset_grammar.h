@@ -34,9 +34,9 @@
 
 enum {
     GRAMMAR_NOUNS = 26,
-    GRAMMAR_VERBS = 13,      /* of each number */
-    GRAMMAR_CHOICES = 27,    /* the most bytes that can follow */
-    GRAMMAR_DEPTH = 256,     /* of asides; for b ≤ 1/2 deeper ones have probability < 1e-31 */
+    GRAMMAR_VERBS = 13,   /* singular; as many plural */
+    GRAMMAR_CHOICES = 27, /* the most bytes that can follow */
+    GRAMMAR_DEPTH = 256,  /* nested asides at most; for b ≤ 1/2 more have probability < 1e-31 */
     GRAMMAR_VOCABULARY = 128 /* all bytes are smaller */
 };
 
@@ -48,7 +48,7 @@ struct grammar {
     uint8_t objects[2 * GRAMMAR_VERBS][GRAMMAR_NOUNS];
 };
 
-/* What comes next. */
+/* What the next byte can be. */
 enum grammar_place {
     GRAMMAR_SUBJECT,
     GRAMMAR_ASIDE_OR_VERB,
@@ -58,7 +58,7 @@ enum grammar_place {
     GRAMMAR_END,
 };
 
-/* Where a reader of the text is. All zero: at the beginning. */
+/* Position of a reader in the grammar. All zero: the beginning of a text. */
 struct grammar_state {
     enum grammar_place next;
     uint8_t word; /* the subject, or the verb, that decides what follows */
@@ -83,7 +83,7 @@ size_t grammar_choices(const struct grammar *g, const struct grammar_state *s,
                        struct grammar_choice out[GRAMMAR_CHOICES]);
 /* Reads one byte, which must be one of the choices. */
 void grammar_read(struct grammar_state *s, uint8_t byte);
-/* Writes the beginning of text number `number` of this seed; a longer one begins with a shorter. */
+/* Writes the first `count` bytes of text number `number` of this seed. */
 void grammar_write(const struct grammar *g, uint64_t seed, uint32_t number, size_t count,
                    uint8_t *out);
 

@@ -12,13 +12,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A block takes about a millisecond, so few are unfinished when a process has begun the last. */
+/* Building a block takes about a millisecond, so few blocks are unfinished when the last one is
+ * begun. */
 enum { BLOCK_BYTES = 16384, PAGE = 4096 };
 
 /* The beginning of the file; then labels and images of the three splits, each on a new page. */
 struct shared_head {
-    _Atomic uint64_t identity; /* 0: nobody has used the file yet */
-    _Atomic uint32_t begun;    /* blocks */
+    _Atomic uint64_t identity; /* 0: no process has used the file yet */
+    _Atomic uint32_t begun;    /* number of blocks begun */
     _Atomic uint8_t is_built[];
 };
 
@@ -139,7 +140,8 @@ static status build(const struct dataset *d, const struct layout *l, struct shar
     TRY(images->prepare(images->context, d));
     while ((block = atomic_fetch_add(&h->begun, 1)) < l->all_blocks)
         build_block(d, l, h, images, block);
-    /* From different places, so that several processes share what a suspended one left. */
+    /* Each process starts at a different block, so that the processes share the blocks that a
+     * suspended process left unfinished. */
     const uint32_t offset = l->all_blocks > 0 ? (uint32_t)getpid() % l->all_blocks : 0;
     for (uint32_t i = 0; i < l->all_blocks; i++) {
         block = (offset + i) % l->all_blocks;

@@ -14,7 +14,7 @@
 
 #define DATASET_SHARED_FILE "GRADLAG_SHARED_DATASET"
 
-/* Each image is a pure function of its place and label: images are built in any order, and by
+/* Each image is a pure function of split, n and label. So images may be built in any order, and by
  * several processes at once. */
 struct dataset_images {
     /* Called once, before the first image; not called if all images are there. */

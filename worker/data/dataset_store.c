@@ -204,8 +204,8 @@ static bool write_all(int file, const uint8_t *data, size_t bytes)
     return true;
 }
 
-/* No sync: the checksum detects an incomplete file after a crash. The caller holds the lock, so the
- * temporary file is of a killed process, if there is one. */
+/* No sync: the checksum detects an incomplete file after a crash. The caller holds the lock, so an
+ * existing temporary file belongs to a killed process. */
 static bool write_cache(const char *path, const uint8_t *block, size_t bytes)
 {
     char name[PATH_BYTES];

@@ -21,8 +21,7 @@ typedef status (*dataset_fill)(void *context, const struct dataset *shape,
                                uint8_t *const images[SPLIT_COUNT],
                                uint32_t *const labels[SPLIT_COUNT]);
 
-/* Adds to an identity a file that the content comes from: its absolute path, size, modification
- * time. */
+/* Adds a source file to an identity: its absolute path, size and modification time. */
 struct text;
 void dataset_store_name_file(struct text *identity, const char *path, uint64_t bytes,
                              struct timespec modified);
@@ -35,7 +34,7 @@ status dataset_store_load(struct dataset *d, const char *name, const char *ident
 /* Fills in shape and counts of a generated dataset from keys dataset.classes, .channels, .size and
  * .samples. Scale and shift are the same for every channel. */
 void dataset_describe_made_up(const options *o, float scale, float shift, struct dataset *out);
-/* Fills in the shape of a text, whose lengths are filled in, for windows of `context` tokens. */
+/* Fills in the shape of a text for windows of `context` tokens. Contract: d->length is set. */
 void dataset_describe_text(struct dataset *d, uint32_t context, uint32_t vocabulary);
 /* Draws the labels of a generated split: balanced classes in random order. The order is random
  * because a shard is every W-th sample: with classes in turn a shard would miss some classes. Not

@@ -2,12 +2,13 @@
  * dataset_text.c — text: the bytes of a file, or of all regular files of a folder in name order.
  * Files whose names begin with a dot are left out.
  *
- * A byte is a token. The last 5 % of the bytes validate, the 5 % before them test, the rest trains.
- * With dataset.test=no the first 95 % train and nothing tests.
+ * A byte is a token. The last 5 % of the bytes are the validation split, the 5 % before them the
+ * test split, the rest the training split. With dataset.test=no the first 95 % are the training
+ * split, and the test split is empty.
  *
- * Without dataset.path it is the King James Bible of Debian's package bible-kjv: the 4 404 412
- * bytes that `bible -f 'gen1:1-rev22:21'` prints. All are below 128. scripts/setup writes them to
- * the folder of installed datasets.
+ * Without dataset.path the text is the King James Bible of Debian's package bible-kjv: the
+ * 4 404 412 bytes that `bible -f 'gen1:1-rev22:21'` prints. All are below 128. scripts/setup writes
+ * them to the folder of installed datasets.
  */
 #include "base/memory.h"
 #include "base/sha256.h"
@@ -79,7 +80,7 @@ static int is_visible(const struct dirent *e)
     return e->d_name[0] != '.';
 }
 
-/* By bytes, in every locale. */
+/* Compares bytes, in every locale. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);

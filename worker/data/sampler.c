@@ -1,7 +1,8 @@
 /*
  * sampler.c — keeps two permutations, those of the two passes that a batch may span. A permutation
  * is a pure function of (seed, worker, pass). A batch requested out of order therefore costs at
- * most two new permutations. Of a text nothing is kept: each batch draws its starts.
+ * most two new permutations. For a text it keeps no permutation, because each batch draws its
+ * window starts.
  */
 #include "worker/data/sampler.h"
 #include "base/memory.h"
@@ -12,9 +13,9 @@
 struct sampler {
     uint64_t seed;
     uint32_t first, stride, size; /* item i of the shard is sample first + i·stride */
-    uint32_t block;   /* text: starts of a block; item i of the shard is in its block i / block */
+    uint32_t block;   /* text: starts per block; item i is in the shard's block i / block; else 0 */
     uint32_t ordered; /* length of an order: the shard, or the whole split */
-    bool reshuffled;  /* item i of a pass is order[first + i·stride] */
+    bool reshuffled;  /* sampler=reshuffled: item i of a pass is order[first + i·stride] */
     unsigned worker;  /* worker of the random stream */
     uint64_t
         pass[2]; /* pass of each slot's permutation, UINT64_MAX: none; pass p uses slot p & 1 */

@@ -9,7 +9,8 @@
  *     of a partition, but the shards change on each pass. Memory: 8 bytes per sample and worker.
  *
  * A worker beyond the first W (w ≥ W, key workers.max) has no part of a partition. It draws from
- * the whole split in its own order, as with sampler=whole. sampler=reshuffled has no place for it.
+ * the whole split in its own order, as with sampler=whole. sampler=reshuffled does not allow such a
+ * worker.
  *
  * Shard sizes differ by at most one sample, and the last worker's is the smallest. Workers do not
  * wait for larger shards: a batch continues across the end of a pass, so every batch is full and
@@ -31,7 +32,7 @@ typedef struct sampler sampler;
 /* ERROR_USAGE: this sampler does not fit a text (`tokens`). */
 status sampler_check(const options *o, bool tokens) MUST_CHECK;
 /* `worker` may be ≥ `workers` unless sampler=reshuffled. Reads the shape of `d` alone. ERROR_USAGE:
- * the worker's shard is empty, and as sampler_check. */
+ * the worker's shard is empty, or sampler_check fails. */
 status sampler_open(sampler **out, const options *o, const struct dataset *d, unsigned worker,
                     unsigned workers) MUST_CHECK;
 void sampler_close(sampler **s);

@@ -58,7 +58,8 @@ done:
     return result;
 }
 
-/* A whole number within [least, most], or the default if it is absent and optional (≥ 0). */
+/* *out ← member `key`, a whole number from `least` to `most`. If it is missing, *out ← `absent`;
+ * −1: it is required. */
 static status get_number(external *e, const json_t *from, const char *key, int64_t least,
                          int64_t most, int64_t absent, int64_t *out)
 {
@@ -125,7 +126,7 @@ done:
     return result;
 }
 
-/* Cut after a whole character. */
+/* Copies the description. If it is too long, the copy ends after a whole character. */
 static void take_description(external *e, const char *about)
 {
     size_t length = (size_t)snprintf(e->description, sizeof e->description, "external: ");
@@ -183,7 +184,8 @@ done:
 
 /* ---- the memory that both processes map ---- */
 
-/* Has the program map the area of a place, unless it has. *region: its number; REGIONS: too many.
+/* Makes the program map the place's area, if it has not done so. *region ← the area's number;
+ * REGIONS: there are too many areas.
  */
 static status map_region(external *e, const struct shared_memory_place *place, unsigned *region)
 {
@@ -207,8 +209,8 @@ done:
     return result;
 }
 
-/* Names to the program where vector `at` lies; if it cannot map that place, where `own` lies, and
- * *copies is set: the vector must be copied. */
+/* *out ← the place of vector `at`, as requests name it. If the program cannot map that place, *out
+ * ← the place of `own`, and *copies is set: the caller must copy the vector. */
 static status place_of(external *e, const float *at, const float *own, enum shared_memory_use use,
                        json_t **out, bool *copies)
 {
@@ -310,7 +312,7 @@ const char *external_program(const external *e)
 
 /* ---- requests ---- */
 
-/* A member that may be absent: NULL if it is, or if it is null. */
+/* Member `key`; NULL: it is missing or null. */
 static const json_t *present(const json_t *from, const char *key)
 {
     const json_t *value = json_object_get(from, key);

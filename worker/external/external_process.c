@@ -24,7 +24,7 @@ enum {
     END_MS = 2000,
     TAIL_BYTES = 1024,
     ANSWER_BYTES = 64 << 20, /* the longest answer that is read */
-    MOST_FILES = 1 << 20,    /* of a process; limits of a thousand times as many exist */
+    MOST_FILES = 1 << 20,    /* descriptors to close at most; a system may allow 2³⁰ */
 };
 
 struct external_process {
@@ -35,22 +35,23 @@ struct external_process {
     uint64_t limit_ns, longest_ns;
     const volatile sig_atomic_t *stop; /* NULL: nothing sets it */
     uint64_t stop_ns;                  /* when a wait first saw *stop; 0: not yet */
-    struct text received;              /* the beginning of an answer */
-    char tail[TAIL_BYTES];             /* the end of its output, NUL-terminated */
+    struct text received;              /* the answer, as far as received */
+    char tail[TAIL_BYTES];             /* the end of the program's output, NUL-terminated */
     size_t tail_length;
 };
 
 /* ---- the process ---- */
 
-/* Called only after setpgid(): this group holds nothing else than the program. */
+/* Called only after setpgid(): this group contains only the program. */
 static void end_group(int signal_number)
 {
     (void)signal_number;
     kill(0, SIGKILL);
 }
 
-/* Starts the shell and stays as the leader of its process group, which ends with gradlag even if
- * gradlag is killed. A shell may start further processes, so its own death would not be enough. */
+/* Starts the shell and waits for it as the leader of the process group. If gradlag ends, even by
+ * SIGKILL, the leader gets SIGTERM and kills the group (end_group). A death signal for the shell
+ * alone would miss the processes that the shell started. */
 static void lead_program(const char *command)
 {
     const pid_t shell = fork();
@@ -62,7 +63,7 @@ static void lead_program(const char *command)
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(126);
     }
-    close(SOCKET_FD); /* gradlag sees the end of the socket when the program ends */
+    close(SOCKET_FD); /* so that gradlag reads end of file when the program ends */
     while (shell > 0 && (ended = waitpid(shell, &how, 0)) < 0 && errno == EINTR)
         continue;
     if (ended < 0)
@@ -74,7 +75,7 @@ static void lead_program(const char *command)
 static void become_leader(const char *command, int socket, int output, pid_t parent)
 {
     const int null = open("/dev/null", O_RDONLY);
-    /* First away from the numbers that are about to be given. */
+    /* Moves both descriptors above SOCKET_FD, so that dup2() does not overwrite them. */
     socket = fcntl(socket, F_DUPFD, SOCKET_FD + 1);
     output = fcntl(output, F_DUPFD, SOCKET_FD + 1);
     if (null < 0 || socket < 0 || output < 0 || dup2(null, 0) < 0 || dup2(output, 1) < 0 ||
@@ -129,8 +130,8 @@ done:
     return result;
 }
 
-/* Of this process, because none can be set safely between fork() and exec(). Matrix libraries would
- * otherwise start one thread for each core, in each worker. */
+/* Sets variables of this process, because setenv() is not safe between fork() and exec(). Without
+ * them, matrix libraries would start one thread for each core in each worker. */
 static void set_environment(unsigned threads)
 {
     static const char *const counts[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
@@ -139,7 +140,7 @@ static void set_environment(unsigned threads)
     snprintf(text, sizeof text, "%u", threads);
     for (size_t i = 0; i < COUNT_OF(counts); i++)
         setenv(counts[i], text, 0);
-    setenv("PYTHONUNBUFFERED", "1", 0); /* else what Python prints is lost if it is killed */
+    setenv("PYTHONUNBUFFERED", "1", 0); /* a killed Python program loses buffered output */
     setenv("GRADLAG_SOCKET_FD", "3", 1);
 }
 
@@ -181,8 +182,8 @@ static void keep_output(external_process *p, const char *bytes, size_t length)
     p->tail[p->tail_length] = '\0';
 }
 
-/* Reads the output that is there, but no more than twice what a pipe holds: a program may write
- * faster than its output is logged. */
+/* Reads the available output, but at most twice the capacity of a pipe, because a program may write
+ * faster than gradlag logs. */
 static void read_output(external_process *p)
 {
     char bytes[2048]; /* fits into a line of the log */
@@ -203,8 +204,8 @@ static void read_output(external_process *p)
 
 /* ---- its end ---- */
 
-/* Waits for at most `ms`; true once it has ended. Reads output meanwhile, so that a full pipe does
- * not block the program. */
+/* Waits at most `ms` for the end of the program. True: it has ended. Reads output meanwhile, so
+ * that a full pipe does not block the program. */
 static bool has_ended(external_process *p, unsigned ms, int *how)
 {
     for (const uint64_t until = clock_ns() + ms * 1000000ULL;;) {
@@ -228,7 +229,7 @@ static void end_program(external_process *p)
             snprintf(p->end, sizeof p->end, "was ended by signal %d", code - 128);
         else
             snprintf(p->end, sizeof p->end, "ended with exit code %d", code);
-        kill(-p->pid, SIGKILL); /* what it may have started */
+        kill(-p->pid, SIGKILL); /* processes that the program started */
     } else {
         kill(-p->pid, SIGKILL);
         waitpid(p->pid, &how, 0);
@@ -255,7 +256,7 @@ void external_process_end(external_process **out)
 
 /* ---- errors ---- */
 
-/* The last whole lines of its output, as the end of an error message. */
+/* The last whole lines of the program's output, as the end of an error message. */
 static const char *last_lines(external_process *p, char out[TAIL_BYTES + 32])
 {
     read_output(p);
@@ -291,7 +292,7 @@ static status fail_ended(external_process *p, const char *what)
 
 /* ---- messages ---- */
 
-/* How long the answer to a request that began at `since_ns` is awaited. */
+/* The deadline (clock_ns) of the answer to a request that began at `since_ns`. */
 static uint64_t deadline_ns(external_process *p, uint64_t since_ns)
 {
     const uint64_t usual_ns = p->longest_ns > p->limit_ns ? p->longest_ns : p->limit_ns;
@@ -323,7 +324,7 @@ static status await_socket(external_process *p, const char *what, short events, 
         const uint64_t until_ns = deadline_ns(p, since_ns);
         const uint64_t now_ns = clock_ns();
         const uint64_t left_ms = now_ns < until_ns ? (until_ns - now_ns) / 1000000 : 0;
-        const bool dead = is_dead(p); /* before the look at the socket: its last answer counts */
+        const bool dead = is_dead(p); /* before poll(): the last answer of a dead program counts */
         poll(at, 2, dead ? 0 : left_ms < 1000 ? (int)left_ms : 1000);
         if (at[1].revents != 0)
             read_output(p);
@@ -343,7 +344,7 @@ static status await_socket(external_process *p, const char *what, short events, 
     }
 }
 
-/* Before a request: an answer that nobody asked for would be taken for the next one. */
+/* Call it before a request. A surplus line would be read as the answer to that request. */
 static status check_silent(external_process *p, const char *what)
 {
     char byte;
@@ -375,7 +376,7 @@ done:
     return result;
 }
 
-/* One line, without its end. It stays in p->received until the next call. */
+/* Receives one line into p->received, which keeps it until the next call. */
 static status receive_line(external_process *p, const char *what)
 {
     status result = OK;
@@ -391,7 +392,7 @@ static status receive_line(external_process *p, const char *what)
             return fail_ended(p, what);
         text_add_bytes(&p->received, bytes, (size_t)length);
         if (bytes[length - 1] == '\n')
-            break; /* it answers once */
+            break; /* an answer is one line */
         if (p->received.length > ANSWER_BYTES)
             return external_process_fail(p, "its answer to '%s' has no end", what);
     }
@@ -412,7 +413,7 @@ status external_process_ask(external_process *p, const char *what, const json_t 
     REQUIRE(line != NULL);
     const size_t length = strlen(line);
     TRY(check_silent(p, what));
-    line[length] = '\n'; /* all at once: the program wakes up once */
+    line[length] = '\n'; /* sent together, so that the program wakes up once */
     TRY(send_line(p, what, line, length + 1));
     TRY(receive_line(p, what));
     got = json_loadb(p->received.at, p->received.length, 0, &error);

@@ -3,7 +3,7 @@
  *
  * Messages are JSON objects, one a line, over a socket that the program inherits. The program's
  * stdout and stderr are read while gradlag waits for an answer; they are logged at level debug, and
- * their last lines stand in every error about the program.
+ * every error about the program contains their last lines.
  *
  * One thread at a time uses a process. The thread that started it must not end before the process
  * does.
@@ -18,10 +18,11 @@
 
 typedef struct external_process external_process;
 
-/* Starts `command` in a shell. It finds the socket as the file descriptor that GRADLAG_SOCKET_FD
- * names. Libraries that read OMP_NUM_THREADS and the like use `threads` threads. `timeout_s`: an
- * answer is awaited for 20 times as long, or 20 times the longest answer so far. Once *stop is
- * non-zero (NULL: it never is), it is awaited for timeout_s from then, or from its request. */
+/* Starts `command` in a shell. The program finds the socket as the file descriptor that
+ * GRADLAG_SOCKET_FD names. Libraries that read OMP_NUM_THREADS and the like use `threads` threads.
+ * The limit for an answer is 20 times the longer of `timeout_s` and the longest answer so far.
+ * After *stop becomes non-zero (NULL: never), the limit is timeout_s, counted from then or from a
+ * later request. */
 status external_process_start(external_process **out, const char *command, unsigned threads,
                               double timeout_s, const volatile sig_atomic_t *stop) MUST_CHECK;
 /* Ends the program: closes the socket, reads output for 2 s, then kills its process group.

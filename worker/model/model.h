@@ -21,7 +21,7 @@ struct model_kind {
     tensor *(*forward)(tape *t, tensor *x, const struct model *m);
     /* Calls the layers that `forward` may not reach in the discovery pass; NULL: no such layers. */
     void (*declare)(tape *t, tensor *x, const struct model *m);
-    bool reads_tokens; /* of a dataset of tokens; else images */
+    bool reads_tokens; /* the input is tokens; else images */
     bool external; /* another program computes it (worker/external/), and the functions are NULL */
 };
 extern const struct registry model_registry;
@@ -32,10 +32,10 @@ struct model {
     int64_t settings[8];
 };
 
-/* Whether key `model` names one that another program computes. */
+/* True: another program computes the model that key `model` names. */
 bool model_is_external(const options *o);
-/* ERROR_USAGE: it reads tokens and the dataset has images, or the reverse; its options contradict
- * each other. */
+/* ERROR_USAGE: the model reads tokens and the dataset has images (`tokens` false), or the reverse;
+ * or the model's options contradict each other. */
 status model_check(const options *o, bool tokens) MUST_CHECK;
 /* The model named by key `model`, with its options, for this dataset's classes. ERROR_USAGE:
  * as model_check. */

@@ -15,7 +15,7 @@ struct slice {
     char name[PARAMETER_NAME_BYTES];
     size_t layer; /* NO_LAYER: of parameter_table_add_slice() */
     bool is_bias;
-    bool hidden; /* of a slice without a layer */
+    bool hidden; /* only slices without a layer: the caller's `hidden` */
 };
 
 struct parameter_table {

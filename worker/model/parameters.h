@@ -40,8 +40,8 @@ status parameter_table_add(parameter_table *t, const struct layer *l, bool biase
 /* Adds a bias to a layer without one (its first call had no bias). */
 status parameter_table_add_bias(parameter_table *t, size_t layer) MUST_CHECK;
 
-/* Adds a slice of no layer: of an external model, which has its own initial values. `hidden`: as in
- * parameter_table_is_hidden_matrix. ERROR_DATA: the name is taken or too long. */
+/* Adds a slice that belongs to no layer, for an external model, which provides its initial values.
+ * `hidden`: as in parameter_table_is_hidden_matrix. ERROR_DATA: the name is taken or too long. */
 status parameter_table_add_slice(parameter_table *t, const char *name, unsigned rank,
                                  const uint32_t *shape, bool hidden) MUST_CHECK;
 
@@ -49,7 +49,7 @@ size_t parameter_table_count(const parameter_table *t); /* elements */
 size_t parameter_table_slices(const parameter_table *t);
 const struct parameter_slice *parameter_table_slice(const parameter_table *t, size_t index);
 /* True: the slice is the weight of a linear layer or a convolution that does not compute the logits
- * (an external model names its own). As a matrix it has shape[0] rows. */
+ * (an external model names its hidden matrices). As a matrix it has shape[0] rows. */
 bool parameter_table_is_hidden_matrix(const parameter_table *t, size_t index);
 
 /* Weights: normal, mean 0, variance deviation² or, where that is 0, 2/fan_in (He et al. 2015, eq.

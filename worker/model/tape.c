@@ -206,7 +206,8 @@ static bool written_before(tape *t, size_t layer, int which)
     return before;
 }
 
-/* Which input of a sum takes over its gradient; −1: the operation is no sum. */
+/* Index of the input that takes over the buffer of a sum's gradient; −1: the operation is not a
+ * sum. */
 static int heir_of(const struct op_description *d)
 {
     if (d->kind == OP_ADD || d->kind == OP_POSITION_EMBEDDING)
@@ -256,8 +257,8 @@ done:
     return result;
 }
 
-/* Runs the nodes in reverse. If gradients are in host memory, the watch learns of each layer's
- * gradient when the last operation that writes it has run. */
+/* Runs the nodes in reverse. If gradients are in host memory, it reports each layer's gradient to
+ * the watch after the last operation that writes it. */
 static status read_backwards(tape *t)
 {
     status result = OK;
@@ -277,7 +278,7 @@ done:
     return result;
 }
 
-/* Reads the clock twice in a step; the watch's time counts for neither half. */
+/* The time of the watch counts for neither half of the step. */
 static void end_of_forward(tape *t)
 {
     uint64_t now = clock_ns();
@@ -359,7 +360,8 @@ bool tape_skips(const tape *t)
     return t->tensor_count <= t->first || t->tensor_count > t->last;
 }
 
-/* Records a call of another stage: it has only a shape. The call `first` is this stage's images. */
+/* Records a call of another stage. Its tensor has a shape but no value. Exception: the result of
+ * call `first` is this stage's images. */
 static tensor *skip(tape *t, struct op_description d)
 {
     tensor *x;

@@ -23,8 +23,8 @@ struct tape_node {
     uint64_t step;
     struct tape_node *input[2];
     size_t layer;
-    struct tape_node
-        *first_reader; /* first node that read the value: last to add to its gradient */
+    struct tape_node *first_reader; /* first node that read the value; in backward, the last one to
+                                       add to its gradient */
     bool has_gradient;
     backend_buffer *gradient; /* from the first write until this node's backward */
 };

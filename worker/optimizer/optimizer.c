@@ -37,7 +37,7 @@ struct layer_state {
     size_t at;                /* its first element */
     uint32_t rows, columns;   /* of a hidden matrix; 0: not updated as a whole */
     double weights, gradient; /* squared norms of θ and of the unscaled gradient */
-    double state, product;    /* of the first state, and its product with that gradient */
+    double state, product; /* squared norm of the first state; its dot product with that gradient */
     struct optimizer_rates rates;
 };
 
@@ -256,7 +256,7 @@ static void update_part(void *context, size_t index)
     part->gaps = vector_total(call.gaps);
 }
 
-/* After all parts: their directions become the new θ. */
+/* Call it after all parts. Computes the new θ of each hidden matrix from its direction. */
 static void update_matrices(const struct update_pass *u)
 {
     optimizer *p = u->p;
@@ -345,8 +345,9 @@ static void run_update(struct update_pass *u)
     run_parts(u, update_part);
 }
 
-/* The trial, on vectors of this length. It is part of opening, because updates read no clock. Large
- * vectors have the usual way; small ones differ too little. */
+/* Selects the way by a trial on vectors of this length. The trial is part of opening, because
+ * updates read no clock. Large vectors use the usual way without a trial. So do small vectors,
+ * because their ways differ too little. */
 static status try_ways(optimizer *p)
 {
     status result = OK;

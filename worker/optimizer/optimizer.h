@@ -28,9 +28,9 @@
  * A state that would be subnormal is stored as 0 (flush_subnormal in base/vector.h).
  *
  * The update is also rejected if the norm of the scaled gradient exceeds √FLT_MAX = 1.8e19. Beyond
- * this bound a square may overflow float32, and then the parameters (optimizers that store
- * squares). For the other optimizers one such gradient cannot make the parameters infinite, at any
- * rate and momentum that the keys allow, but many can.
+ * this bound a square may overflow float32. In optimizers that store squares, the parameters may
+ * then overflow, too. In the other optimizers, one such gradient cannot make the parameters
+ * infinite, at any rate and momentum that the keys allow, but many such gradients can.
  */
 #ifndef GRADLAG_WORKER_OPTIMIZER_OPTIMIZER_H
 #define GRADLAG_WORKER_OPTIMIZER_OPTIMIZER_H
@@ -94,9 +94,9 @@ struct optimizer_moment {
     uint64_t number; /* number of the update: 1, 2, … */
     double lr, decay;
     double epoch; /* set by optimizer_set_epoch */
-    bool matrix;  /* of a hidden matrix, for kinds that update matrices as a whole */
+    bool matrix;  /* true: a hidden matrix, for kinds that update matrices as a whole */
     double scale; /* of the gradient */
-    /* ‖g‖², ‖v‖² and g·v over the layer, for kinds that correlate: g is the gradient without its
+    /* ‖g‖², ‖v‖² and g·v over the layer, for kinds with `correlates`: g is the gradient without its
      * scale, v the first state before the update. */
     double gradient, state, product;
 };
@@ -120,12 +120,12 @@ struct optimizer_kind {
     bool has_momentum;  /* reads key momentum */
     bool decay_apart;   /* weight decay is not added to the gradient */
     bool scale_free;    /* a factor that all gradients share does not change the update */
-    bool squares_scale; /* a part of the update ignores such a factor: no damping */
+    bool squares_scale; /* a part of the update ignores such a factor, so damping is refused */
     bool correlates;    /* `constants` uses sums over each layer of gradient and first state */
-    bool local_steps;   /* ps/local_steps.h may use it although it has no form */
+    bool local_steps;   /* local steps (ps/local_steps.h) may use it although `form` is 0 */
     void (*update)(struct optimizer_call *c);
     enum optimizer_form form; /* 0: no kernel; parameters stay on the host */
-    bool momentum_correction; /* parameter 0: η is outside the velocity */
+    bool momentum_correction; /* parameter 0 tells whether η is outside the velocity */
     /* Computes the constants that do not depend on the element, once for each update; NULL: none.
      */
     void (*constants)(const struct optimizer_moment *now, float own[OPTIMIZER_CONSTANTS]);

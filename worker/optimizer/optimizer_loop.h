@@ -19,8 +19,8 @@
  * i mod 16, so that every bit is the same for any vector width. Lines are prefetched, because up to
  * four input streams exceed what the hardware prefetcher follows across pages. Streamed outputs
  * bypass the caches, so that lines which are overwritten completely are not read first. Exception:
- * θ over `read_at`, whose lines are already in the cache. optimizer_way.c selects the distance and
- * the kind of store.
+ * θ that overwrites `read_at`, whose lines are already in the cache. optimizer_way.c selects the
+ * distance and the kind of store.
  */
 #ifndef GRADLAG_WORKER_OPTIMIZER_OPTIMIZER_LOOP_H
 #define GRADLAG_WORKER_OPTIMIZER_OPTIMIZER_LOOP_H
@@ -99,7 +99,8 @@ VECTOR_INLINE void store_squares(double to[LANES], const struct squares *sum, bo
     memcpy(to + 3 * LANES / 4, &sum->d, sizeof sum->d);
 }
 
-/* A line as gcc 12 keeps it in registers: a vector of 64 bytes only with AVX-512. */
+/* A line in the forms that gcc 12 keeps in registers: a vector of 64 bytes with AVX-512, else
+ * halves. */
 union line_parts {
     vector_line line;
     vector_mask bits;
@@ -107,7 +108,8 @@ union line_parts {
     vector_half_mask half_bits[2];
 };
 
-/* `flushed`: as flush_subnormal; no bit of the exponent is set in a subnormal number and in 0. */
+/* `flushed`: stores subnormal numbers as 0, like flush_subnormal. Only they and 0 have no exponent
+ * bit set. */
 VECTOR_INLINE void store_line(float *to, const vector_line *value, bool flushed, bool streamed,
                               bool avx512)
 {

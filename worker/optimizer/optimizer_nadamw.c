@@ -36,7 +36,7 @@ static double momentum_of(const double *parameters, double t)
 }
 
 /* Πₜ. The loop has about 100 factors with the default ψ, and at most some thousands: it ends when
- * the product has vanished beside 1, or when μ has become β₁. */
+ * the product is negligible beside 1, or when μ is β₁ to rounding. */
 static double product_of(const double *parameters, double t)
 {
     double product = 1, i = 1;

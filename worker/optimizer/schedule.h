@@ -5,7 +5,7 @@
  *   rate(s) = lr × warmup(s) × shape(s) × growth(s)
  *
  *   - scaling k: lr_scaling=none 1 | linear W | sqrt √W (Goyal et al. 2017 §2.1; Krizhevsky 2014)
- *   - warmup: k after the first warmup_epochs, or warmup_updates of updates. Before, see below
+ *   - warmup: k after the first warmup_epochs, or warmup_updates; before that, see below
  *   - shape: an entry of schedule_registry, initially 1
  *   - growth: 1 with decay=rate; with decay=batch as follows
  *
@@ -33,7 +33,7 @@ struct schedule_kind {
     struct about about;
     /* The factor on the rate at `progress`, from 0 (the begin of training) to 1 (its end). */
     double (*shape)(const double *parameters, double progress);
-    /* Fills the parameters from its dotted keys; NULL: it has none. */
+    /* Reads the kind's dotted keys into the parameters; NULL: the kind has no keys. */
     status (*read)(const options *o, double parameters[SCHEDULE_PARAMETERS]);
 };
 extern const struct registry schedule_registry;
@@ -46,7 +46,7 @@ struct schedule {
     double rate, scaling;
     enum warmup warmup;
     double total_samples, warmup_samples, epoch_samples; /* real numbers, to avoid overflow */
-    double total_seconds, warmup_seconds;                /* 0: samples count */
+    double total_seconds, warmup_seconds;                /* 0: the length is in samples */
     double seconds;                                      /* of training so far: schedule_at */
     unsigned largest_growth;                             /* 1: decay=rate */
 };
@@ -59,14 +59,14 @@ status schedule_open(struct schedule *out, const options *o, unsigned workers,
 /* The key that sets the warm-up, if training is not longer than the warm-up; otherwise NULL. */
 const char *schedule_unended_warmup(const options *o, uint64_t total_samples,
                                     uint64_t epoch_samples);
-/* Sets the training time at which the rates below are asked for; used with key seconds alone. */
+/* Sets the training time for the functions below; used only with key seconds. */
 static inline void schedule_at(struct schedule *s, double seconds)
 {
     s->seconds = seconds;
 }
 /* The rate of the update that uses samples (before, after], evaluated at their middle. Without key
- * seconds a ramp never makes it 0, and a decay to 0 does only if half or more of the update lies
- * beyond the end. */
+ * seconds, a ramp never gives rate 0. A decay to 0 gives rate 0 only if half or more of the update
+ * lies beyond the end. */
 double schedule_rate(const struct schedule *s, uint64_t before, uint64_t after);
 /* The middle of these samples, in epochs. */
 double schedule_epoch(const struct schedule *s, uint64_t before, uint64_t after);

@@ -6,28 +6,29 @@
  * Messages of an allreduce have no jitter. Gradients and parameters first take their transfer time:
  * each worker and each server has a full-duplex link, and its transfers share the link's rate
  * (ps/virtual/shared_links.h). The server makes one update at a time. A worker runs for an
- * exponentially distributed time of mean crash.mtbf_s and returns after one of mean crash.down_s.
- * With workers.max, each worker beyond key workers joins for the first time after an exponentially
- * distributed time of mean join.after_s.
+ * exponentially distributed time of mean crash.mtbf_s and is then absent for an exponentially
+ * distributed time of mean crash.down_s. With workers.max, each worker beyond key workers joins for
+ * the first time after an exponentially distributed time of mean join.after_s.
  *
  * network.racks divides the workers, in order, into R racks whose sizes differ by at most one. Each
  * rack has one full-duplex uplink to a core without limits, where the servers are.
  *
  * With network.rack_servers each rack has a server that adds the gradients of its workers and sends
  * the sum over the uplink; parameters take the opposite way. A message between a worker and its
- * rack server takes the same latency and jitter as others. A rack server has one full-duplex link
- * to its workers and one to the uplink, both of a worker's bandwidth. Its sums take no time.
+ * rack server has the same latency and jitter as other messages. A rack server has one full-duplex
+ * link to its workers and one to the uplink, both with the bandwidth of a worker's link. Its sums
+ * take no time.
  *
  * An allreduce of b bytes over W ranks (latency L, bandwidth B of a rank's link, U of an uplink):
  *
  *   ring          2 (W − 1) · (L + b/W / min(B, U))        Patarasuk & Yuan 2009, section 3
  *   hierarchical  2 (n − 1) · (L + b/n / B) + 2 (R − 1) · (L + b/n / R / min(B, U/n))
  *
- * In each round of the ring every rank sends b/W bytes to the next rank. The order is that of the
- * racks, so one rank of each rack sends over the uplink, and one message arrives over it. All ranks
- * wait for the slowest link. The hierarchical allreduce (Cho et al. 2019, BlueConnect, with two
- * levels) is a reduce-scatter in each rack of n ranks, a ring over the racks for each n-th of the
- * vector, and an allgather in each rack. n is the size of the largest rack. n rings share an
+ * In each round of the ring every rank sends b/W bytes to the next rank. The ranks are in the order
+ * of the racks, so in each rack one rank sends over the uplink and one rank receives over it. All
+ * ranks wait for the slowest link. The hierarchical allreduce (Cho et al. 2019, BlueConnect, with
+ * two levels) is a reduce-scatter in each rack of n ranks, a ring over the racks for each n-th of
+ * the vector, and an allgather in each rack. n is the size of the largest rack. n rings share an
  * uplink.
  *
  * Correlated slow-downs: virtual time is cut into windows of pace.window_s. In each window each
@@ -48,12 +49,12 @@ struct cluster {
     double jitter_ns;                               /* mean; 0: no jitter */
     /* Links of a worker or rank (each direction), of a server, and of a rack; 0: unlimited. */
     double ns_per_byte, server_out_ns_per_byte, server_in_ns_per_byte, uplink_ns_per_byte;
-    double joins_ns;         /* mean, of late workers */
-    unsigned workers, racks; /* with late workers; racks 0: none */
-    bool hierarchical;       /* the allreduce */
+    double joins_ns;         /* mean time until a late worker joins */
+    unsigned workers, racks; /* workers: including late ones; racks 0: no racks */
+    bool hierarchical;       /* kind of allreduce; false: ring */
     bool rack_servers;
     double window_ns, window_share, window_factor; /* window_ns 0: no correlated slow-downs */
-    bool window_of_rack;                           /* else of all workers */
+    bool window_of_rack;                           /* a window slows a rack; false: all workers */
 };
 
 /* The rack of a worker, 0 … racks − 1; racks ≥ 1. */

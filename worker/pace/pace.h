@@ -70,7 +70,7 @@ uint64_t pace_duration_of(const pace *p, unsigned worker, uint64_t step, uint64_
 /* Rounds a drawn time to whole nanoseconds, at most 10¹⁸ (31 years), because the tail of a
  * distribution is unbounded. */
 uint64_t pace_whole_ns(double ns);
-/* Sleeps until the step that began at `started_ns` (clock_ns) has lasted its duration. NULL: no
+/* Sleeps until the step that began at `started_ns` (clock_ns) has lasted its duration. `p` NULL: no
  * delay. A request to stop (clock_sleep_until_stop) ends the sleep. */
 void pace_wait(pace *p, uint64_t step, uint64_t started_ns, const volatile sig_atomic_t *stop);
 

@@ -91,7 +91,7 @@ void pace_table_free(struct pace_table *t)
     *t = (struct pace_table){0};
 }
 
-/* The place of the worker whose rows stand for this one. */
+/* The place of the recorded worker whose rows `worker` uses. */
 static unsigned stand_in_of(const struct pace_table *t, unsigned worker)
 {
     unsigned from = 0, to = t->workers;

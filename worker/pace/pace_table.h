@@ -35,8 +35,9 @@ status pace_table_finish(struct pace_table *t) MUST_CHECK;
 status pace_table_read(struct pace_table *t, const char *path) MUST_CHECK;
 void pace_table_free(struct pace_table *t);
 
-/* The rows of a worker. If the table has no rows of worker w, it gets those of the recorded worker
- * at place w mod their number, in ascending order from 0. Contract: the table is finished. */
+/* The rows of a worker. If the table has no rows of worker w, they are those of recorded worker w
+ * mod n, where the n recorded workers are counted from 0 in ascending order. Contract: the table is
+ * finished. */
 const struct pace_row *pace_table_of(const struct pace_table *t, unsigned worker, size_t *count);
 struct pace_moments pace_table_moments(const struct pace_table *t, unsigned worker);
 

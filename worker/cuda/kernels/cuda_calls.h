@@ -151,9 +151,10 @@ struct average_pool_call {
     uint32_t activation, unused;
 };
 
-/* One thread per CUDA_AT_ONCE(batch) inputs: to (+)= the gradients of all windows that read it. y
- * is the output of the pool, for a'. With `gate`, 0 where the input of the pool is not positive:
- * the ReLU before it. `which` NULL: average. */
+/* One thread per CUDA_AT_ONCE(batch) inputs: to (+)= the gradients of all windows that contain the
+ * input. y is the output of the pool, for a'. `gate` (may be NULL) is the input of the pool: the
+ * gradient is 0 where it is not positive, which applies the ReLU before the pool. `which` NULL:
+ * average. */
 struct pool_backward_call {
     const float *g, *y, *gate;
     const uint16_t *which;
@@ -424,12 +425,13 @@ struct squares_call {
 };
 
 /* The inputs of one step, in device memory: the host writes them into the block of
- * backend_cuda_data.c. So a captured step serves every learning rate. */
+ * backend_cuda_data.c. They are not part of the commands, so a captured step serves every learning
+ * rate. */
 struct cuda_step {
     uint32_t valid; /* samples of the loss */
-    uint32_t first; /* no step before it can have refused its update */
-    double targets; /* the loss is a mean over these */
-    double damping; /* scale, except a rate that is part of it */
+    uint32_t first; /* 1: first step since the last results; ignores earlier verdicts */
+    double targets; /* number of targets that the mean loss is over */
+    double damping; /* `scale` without the rate that may be part of it */
     float scale, lr, momentum, weight_decay;
     float notes[DEVICE_NOTES]; /* of this rank; the device writes the first */
 };

@@ -60,8 +60,8 @@ CUDA_FUNCTION size_t attention_number(const struct attention_shape *s, uint32_t 
     return (size_t)BLOCK_X * s->positions + position;
 }
 
-/* tile ← factor · the rows from position `first` on; 0 beyond the last position. `from`: the whole
- * array, from the wanted part of its rows on. */
+/* tile ← factor · the rows from position `first` on; 0 beyond the last position. `from`: the array,
+ * beginning at the wanted part of its first row. */
 CUDA_FUNCTION void attention_load(const struct attention_shape *s, const struct attention_place *p,
                                   const float *from, uint32_t parts, uint32_t first, float factor,
                                   float *tile)
@@ -89,7 +89,7 @@ CUDA_FUNCTION void attention_dots(const struct attention_shape *s, const struct 
     }
 }
 
-/* sum += Σ over k of weights[row][k] · rows k of `tile`. */
+/* sum += Σ over k of weights[row][k] · row k of `tile`. */
 CUDA_FUNCTION void attention_add(const struct attention_shape *s, const struct attention_place *p,
                                  const float *weights, const float *tile, float sum[ATTENTION_OWN])
 {
@@ -116,7 +116,8 @@ CUDA_FUNCTION void attention_store(const struct attention_shape *s, const struct
 }
 
 /* Replaces the scores of the tile that begins with key `begin` by exp(score − maximum), 0 for keys
- * after the query. *most and *total are of all tiles so far; returns the factor of earlier sums. */
+ * after the query. *most and *total: the largest score and Σ exp over all tiles so far. Returns the
+ * factor to apply to earlier sums. */
 CUDA_FUNCTION float attention_softmax(const struct attention_shape *s,
                                       const struct attention_place *p, float *scores,
                                       uint32_t query, uint32_t begin, float *most, float *total)

@@ -4,13 +4,14 @@
 
 #include "worker/cuda/kernels/cuda_kernels_common.h"
 
-/* The rows that count. */
+/* Number of rows that the loss includes. */
 CUDA_FUNCTION uint32_t cross_entropy_valid(const struct cross_entropy_call *c)
 {
     return *c->valid * c->targets;
 }
 
-/* Values of row n for the classes first, first + step, …; `total`: Σ exp(logit − most). */
+/* Writes or adds the gradient of row n for the classes first, first + step, …; `total`: Σ exp(logit
+ * − most). */
 CUDA_FUNCTION void cross_entropy_gradient(const struct cross_entropy_call *c, uint32_t n,
                                           float most, float total, uint32_t first, uint32_t step)
 {
@@ -25,7 +26,7 @@ CUDA_FUNCTION void cross_entropy_gradient(const struct cross_entropy_call *c, ui
     }
 }
 
-/* The gradient of a row that does not count. */
+/* The gradient of a row that the loss excludes: 0. */
 CUDA_FUNCTION void cross_entropy_no_gradient(const struct cross_entropy_call *c, uint32_t n,
                                              uint32_t first, uint32_t step)
 {

@@ -84,7 +84,8 @@ CUDA_FUNCTION uint32_t end_window(uint32_t at, uint32_t stride, uint32_t windows
     return end < windows ? end : windows;
 }
 
-/* Adds the gradient of the outputs at `at` to the input at place `here` of their window. */
+/* Adds the gradients of the outputs at `at` to *sum, the gradient of the input at place `here` of
+ * their window. In a max pool an output counts only if its maximum is at `here`. */
 CUDA_FUNCTION void add_window(const struct pool_backward_call *c, size_t at, uint32_t here,
                               uint32_t at_once, cuda_four *sum)
 {
