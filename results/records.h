@@ -43,7 +43,7 @@ struct push_record {
     uint64_t arrival;        /* pushes that the core received before this one; replay order */
     uint64_t update_version; /* version after its update; if dropped: the current version */
     uint32_t worker;
-    int32_t waited_for;    /* the worker whose push or loss released this worker; or NO_WORKER */
+    int32_t waited_for;    /* worker that released this one: it pushed or was lost; or NO_WORKER */
     uint64_t batch;        /* number of its batch */
     uint64_t sequence;     /* the worker's own count of pushes, from 0 */
     uint64_t read_version; /* version the gradient was computed at */

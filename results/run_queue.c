@@ -121,8 +121,8 @@ done:
     return result;
 }
 
-/* The last command that finds a waiting run sets the keys that do not define its computation. A run
- * of an experiment keeps its own if a command without experiment finds it. */
+/* Gives a waiting run the config, tag and priority of the last command that finds it. These do not
+ * change what the run computes. A command with another experiment or arm changes nothing. */
 static status update_waiting(queue *q, int64_t id, const struct queue_request *request)
 {
     static const char sql[] = "UPDATE run SET config = ?2, tag = ?3, priority = ?4 "

@@ -37,7 +37,7 @@ struct queue_request {
     const struct run_description *run; /* its row; host stays NULL until the run is taken */
     int64_t priority;                  /* runs with a higher priority start first */
     unsigned attempt;
-    bool again; /* add the run even if an earlier one has ended */
+    bool again; /* add the run even if an earlier one runs or has ended */
 };
 
 /* One transaction on the queue of one file. The file is created if it does not exist. */

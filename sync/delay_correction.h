@@ -5,8 +5,8 @@
  *
  * u_t is the whole update that the optimizer makes from the delayed gradient: rate, bias correction
  * and decoupled weight decay are in it. Without a delay, u_t would have been applied d updates
- * earlier, in place of u_{t−d}. The difference of the two is the error of that update. This update
- * corrects it, once. The first d updates are ordinary ones. So Σ of the applied updates is Σ u_t
+ * earlier, in place of u_{t−d}. The difference of the two is the error of update t − d. Update t
+ * corrects it, once. The first d updates have no correction. So Σ of the applied updates is Σ u_t
  * plus the last d of them minus the first d. The optimizer's own state is not corrected.
  *
  * Source for d = 1: Zmushko, Petrov, Abdullaev, Khrushchev, Horváth 2026, "One-Step Gradient Delay
@@ -32,8 +32,8 @@ struct delay_correction {
 /* Reads keys delay_correction and delay. */
 status delay_correction_open(struct delay_correction *c, const options *o, size_t count) MUST_CHECK;
 void delay_correction_close(struct delay_correction *c);
-/* The optimizer has made an update: `next` ← its parameters with the correction. `before`: those
- * before the update, in another buffer. */
+/* Call it after an update of the optimizer. `next`: the parameters after the update, to which it
+ * adds the correction. `before`: the parameters before it, in another buffer. */
 void delay_correction_apply(struct delay_correction *c, const float *before, float *next);
 
 #endif

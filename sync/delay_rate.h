@@ -20,7 +20,7 @@
 #include <math.h>
 
 struct delay_rate {
-    double delay, updates; /* K; 0: no factor */
+    double delay, updates; /* d; K, where 0 means no factor */
 };
 
 static inline struct delay_rate delay_rate_of(const options *o)

@@ -26,10 +26,11 @@ struct pending {
 };
 
 struct pending_queue {
-    /* Oldest first; only the youngest is not exchanged. Between two steps at most `delay`. */
+    /* Oldest first. Only the youngest may be without an exchange. Between two steps there are at
+     * most `delay` gradients. */
     struct pending at[DELAY_MOST + 1];
     unsigned count;
-    uint64_t batches; /* of each rank, in all of them */
+    uint64_t batches; /* batches of each rank in all these gradients */
 };
 
 static inline void pending_add(struct pending_queue *q, const struct pending *m)

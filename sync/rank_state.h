@@ -30,9 +30,8 @@ struct rank_state {
     float *all;  /* [size][each], on rank 0; else NULL */
 };
 
-/* Close it also after an error. `keeps`: the run writes or reads checkpoints (if it only reads one,
- * other ranks than 0 need not know). Then ERROR_USAGE if the state of one rank does not fit into
- * one MPI message. */
+/* Close it also after an error. `keeps`: the run writes checkpoints or, on rank 0, reads one.
+ * ERROR_USAGE if `keeps`: the state of one rank does not fit into one MPI message. */
 status rank_state_open(struct rank_state *k, const replica *r, bool keeps) MUST_CHECK;
 void rank_state_close(struct rank_state *k);
 /* Sends each rank's state to rank 0. `waiting`: [delay]. On rank 0

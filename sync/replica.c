@@ -44,8 +44,8 @@ done:
     return result;
 }
 
-/* If the exchange is in host memory, so is the replica: one vector per step crosses to the GPU and
- * one back, in either place. */
+/* If the exchange is in host memory, the replica is there too. On the GPU it would save nothing: in
+ * both places one vector per step is copied to the GPU and one back. */
 static status choose(const struct replica_kind **out, const options *o, const worker *w,
                      const communicator *c)
 {
@@ -55,7 +55,7 @@ static status choose(const struct replica_kind **out, const options *o, const wo
     TRY(optimizer_rule_of(o, &rule));
     TRY(replica_may_be_on_gpu(&may_be_on_gpu, o, w));
     const struct compression_kind *codes;
-    if (c->kind->on_device) /* it cannot send codes */
+    if (c->kind->on_device) /* fails with key compression: this kind cannot send codes */
         TRY(compression_chosen(&codes, o, c));
     const bool late = options_integer(o, "delay") > 0;
     if (c->kind->on_device && late) {
@@ -89,7 +89,7 @@ static status choose_overlap(replica *r, const options *o)
     status result = OK;
     const char *wanted = options_text(o, "overlap");
     const bool yes = strcmp(wanted, "yes") == 0;
-    if (r->kind == &replica_device) { /* device_open */
+    if (r->kind == &replica_device) { /* device_open has set r->overlaps */
         if (yes && !r->overlaps)
             FAIL(ERROR_USAGE,
                  "overlap=yes: one rank on a GPU exchanges nothing that could overlap; "
@@ -400,7 +400,7 @@ static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
     memcpy(r->sent + r->count, notes, bytes);
     if (r->exchange_begun)
         TRY(communicator_finish(r->c, COMMUNICATOR_NOTES, &r->hidden_ns));
-    else if (r->delay > 0) /* the mean waits with others, or in a checkpoint */
+    else if (r->delay > 0) /* a complete mean, because it waits in a queue or in a checkpoint */
         TRY(communicator_allreduce_mean(r->c, r->sent, r->count + COMMUNICATOR_NOTES));
     else
         TRY(communicator_allreduce_scaled(r->c, r->sent, r->count, &h->factor));

@@ -130,7 +130,7 @@ void replica_close(replica **r);
 void replica_send(replica *r);
 /* Computes the gradient of batch `batch` at the current parameters. With overlap, parts of it are
  * under way on return, also after an error: replica_exchange must follow. stats->watch_ns is the
- * time spent on that. */
+ * time that this call spent on the exchange. */
 status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats) MUST_CHECK;
 /* Computes the mean gradient of `batches` batches from `first` on, for the exchange. Times in
  * *stats are sums; the loss is a mean. */
@@ -142,7 +142,7 @@ status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES]) MUST_CHECK;
 /* θ ← update(θ, g): g is the gradient exchanged last, or with a delay the oldest of r->waiting. If
  * g is not finite, *finite ← false and θ stays unchanged. */
 status replica_apply(replica *r, double lr, bool *finite) MUST_CHECK;
-/* That gradient was applied or skipped: drops it from r->waiting. */
+/* Call it when a gradient was applied or skipped. With a delay, drops the oldest of r->waiting. */
 void replica_take(replica *r);
 status replica_collect(replica *r) MUST_CHECK;
 status replica_view(replica *r, struct replica_view *out) MUST_CHECK;

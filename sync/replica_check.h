@@ -10,12 +10,12 @@
 #include "sync/rank_state.h"
 #include "worker/training.h"
 
-/* Copies rank 0's parameters and optimizer state to all ranks. If rank 0 has a checkpoint (`start`;
- * NULL: training begins at update 0; NULL on other ranks), that state is used, and each rank gets
- * its own state from it. `waiting` as in rank_state.h. *at ← the position of training, the same on
- * all ranks, without vectors; at->waiting of the notes are set.
- * ERROR_USAGE: the checkpoint lacks state that this run needs. ERROR_DATA: its counts of waiting
- * gradients or kept updates are impossible. */
+/* Copies rank 0's parameters and optimizer state to all ranks. `start`: on rank 0, the checkpoint
+ * to resume; NULL: training begins at update 0, or this is another rank. From a checkpoint, all
+ * ranks get its parameters and optimizer state, and each rank gets its own state. *at ← the
+ * position of training, the same on all ranks, without vectors. waiting[0..at->waiting) ← the notes
+ * of the gradients that wait (rank_state.h). ERROR_USAGE: the checkpoint lacks state that this run
+ * needs. ERROR_DATA: its counts of waiting gradients or kept updates are impossible. */
 status replica_check_begin(communicator *c, replica *r, struct rank_state *kept,
                            const struct training_state *start, struct training_state *at,
                            struct waiting_note *waiting) MUST_CHECK;

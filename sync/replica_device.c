@@ -1,7 +1,8 @@
 /*
- * replica_device.c — replica_device: stays on the rank's GPU. Each step has its update in it, with
- * the sum over ranks between them. The host queues several steps and then waits once for their
- * losses. Parameters are copied to the host only for replica_view.
+ * replica_device.c — replica_device: parameters, gradient and optimizer state stay on the
+ * rank's GPU. A step computes the gradient, sums it over ranks and makes the update. The host
+ * queues several steps and then waits once for their losses. Parameters are copied to the host only
+ * for replica_view.
  *
  * The exchange gives the *sum* over ranks, and the update multiplies by 1/size: the same product as
  * with a mean, without a pass over the gradient. With overlap (key overlap, unless it is `no`)

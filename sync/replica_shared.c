@@ -35,7 +35,7 @@ struct shared {
     float *state;            /* common, if `keeps`: [states][count], set by replica_collect */
     struct verdict *verdict; /* common: [size] */
     bool keeps;              /* the run writes checkpoints */
-    bool exchanged;          /* but not applied: other ranks may still read this gradient */
+    bool exchanged; /* since the last update: other ranks may still read this rank's gradient */
 };
 
 static void shared_close(replica *r)
@@ -108,7 +108,7 @@ static status shared_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
     struct shared *s = r->state;
-    if (s->exchanged) /* all ranks skipped the update before: wait until all have read */
+    if (s->exchanged) /* the last update was skipped: other ranks may still read this gradient */
         TRY(communicator_shares_done(r->c));
     s->exchanged = true;
     TRY(communicator_mean_of_share(r->c, r->count, notes));

@@ -185,7 +185,7 @@ static void add_compute_time(struct virtual *v, struct timing *timing, uint64_t 
 }
 
 /* r->gradient ← the sum over ranks, in rank order: the same bits as reduce_mean_ordered, without
- * all gradients in memory. With local_steps each rank's own gradient instead. */
+ * all gradients in memory. Between averagings (local_steps): each rank's own gradient. */
 static status virtual_gradients(replica *r, uint64_t first, unsigned batches,
                                 struct step_stats *stats)
 {
@@ -227,7 +227,8 @@ static void virtual_send(replica *r)
 }
 
 /* Advances the clock to the end of the allreduce of `vectors` vectors, which begins when the
- * slowest rank has sent. Ranks that have computed more by then do not wait. */
+ * slowest rank has sent. With a delay, a rank that still computes its next gradient at that time
+ * does not wait. */
 static void add_exchange_time(replica *r, size_t vectors)
 {
     struct virtual *v = r->virtual;

@@ -13,9 +13,8 @@ static const double SMOOTHING = 0.02; /* weight of one new loss in the displayed
 static const uint64_t PROGRESS_NS = 250000000;
 static const double GATHER_S = 1; /* training time between two gathers of step rows, about */
 
-/* Rank 0 sets the number of ranks that evaluate, by its host's processors: all ranks may share
- * them.
- */
+/* Rank 0 limits the number of ranks that evaluate to the processors of its host, because all ranks
+ * may share them. */
 static status open_evaluation(struct sync_metrics *r)
 {
     status result = OK;
@@ -324,7 +323,7 @@ done:
     return result;
 }
 
-/* A run that restarts from this checkpoint has the rows before it. */
+/* Gathers the rows first: a run that restarts from this checkpoint needs the rows before it. */
 static status checkpoint(struct sync_metrics *r, const struct sync_metrics_state *s, bool goes_on)
 {
     status result = OK;

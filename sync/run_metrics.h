@@ -4,9 +4,9 @@
  * that clock is the virtual one (replica_virtual.h).
  *
  * Collective: every rank calls every function, at the same update. Rank 0 writes checkpoints,
- * records and shows progress; the others sleep until it is done. Ranks share an evaluation: as many
- * of the first ranks as rank 0's host has processors each evaluate some batches, and rank 0 adds
- * the sums in the order of the batches. So the result has the bits of an evaluation by one rank.
+ * records and shows progress; the others sleep until it is done. Ranks share an evaluation. The
+ * first ranks, as many as rank 0's host has processors, each evaluate some batches. Rank 0 adds the
+ * sums in the order of the batches. So the result has the bits of an evaluation by one rank.
  */
 #ifndef GRADLAG_SYNC_RUN_METRICS_H
 #define GRADLAG_SYNC_RUN_METRICS_H
@@ -72,8 +72,8 @@ void sync_metrics_close(struct sync_metrics *r);
 /* Starts the training clock, on all ranks together. */
 status sync_metrics_begin(struct sync_metrics *r) MUST_CHECK;
 double sync_metrics_seconds(const struct sync_metrics *r);
-/* Of the last state: at most key seconds, unless an update that ended later counts (local steps, an
- * update on a GPU). */
+/* Training time of the last state: at most key seconds, unless an update that ended later counts
+ * (local steps, an update on a GPU). */
 double sync_metrics_state_seconds(const struct sync_metrics *r);
 
 /* Pauses and resumes the training clock. */
@@ -88,7 +88,7 @@ void sync_metrics_event(struct sync_metrics *r, enum severity severity, const ch
 status sync_metrics_agree(struct sync_metrics *r, status own, const char *what) MUST_CHECK;
 
 /* Call it on all ranks at the same update, before they end with an error: records the rest of the
- * rows. The error stays. sync_metrics_agree does it itself. */
+ * rows. Keeps the error message. sync_metrics_agree calls it itself. */
 void sync_metrics_leave(struct sync_metrics *r);
 
 /* Call it after each update. `row` is this rank's (not used if the replica makes the rows of

@@ -6,8 +6,8 @@
  * communicator. The communicator's buffer is not used, because it holds the gradient. Bytes for a
  * layer of C channels on P ranks: P·(P − 1) × 16·C, once forward and once backward.
  *
- * If a rank fails between the exchanges, the other ranks wait for it inside batch norm: it must
- * end, which ends them too.
+ * If a rank fails between the exchanges, the other ranks wait for it inside batch norm. So the
+ * failed rank must end its process, and the launcher then ends the others.
  */
 #ifndef GRADLAG_SYNC_SYNC_BATCH_NORM_H
 #define GRADLAG_SYNC_SYNC_BATCH_NORM_H

@@ -1,6 +1,6 @@
 /*
- * trainer.c — one synchronous rank. Beside it: ps/trainer.c, which pushes its gradient to the
- * server; this one exchanges its gradient with its peers and applies the update itself.
+ * trainer.c — one synchronous rank. Compare ps/trainer.c: there a worker pushes its gradient to the
+ * server. Here a rank exchanges its gradient with its peers and applies the update itself.
  *
  * All ranks hold the same parameters, bit for bit. No rank sends them: each rank applies the same
  * mean gradient with the same code. With engine=virtual this loop runs once for all ranks, with a
@@ -31,7 +31,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* More skipped updates in a row than this end the run. */
+/* If more updates than this are skipped in a row, the run ends. */
 enum { SKIPPED_MOST = 10 };
 
 static const char NOT_FINITE_GRADIENT[] = "mean gradient, or its square,";
@@ -48,13 +48,13 @@ struct trainer {
     struct local_sgd local;
     uint64_t updates, samples; /* applied; used */
     uint64_t batches;          /* computed by each rank */
-    uint64_t skipped;          /* of these batches, without an update (on_nonfinite=skip) */
-    uint64_t unused;           /* likewise, because the time was over (key seconds) */
+    uint64_t skipped;          /* batches without an update, because of on_nonfinite=skip */
+    uint64_t unused;           /* batches without an update, because key seconds was over */
     uint64_t skipped_last;     /* updates skipped in a row */
     struct staleness_sum staleness;
     double sent_before; /* bytes, by the runs that this one resumes */
     bool may_skip, stopped;
-    double seconds; /* training time that all ranks agree on, at the last exchange; key seconds */
+    double seconds;                  /* training time at the last exchange, the same on all ranks */
     uint64_t verify_every, verified; /* updates; those at the last comparison */
     struct pending_queue waiting;
     struct rank_state rank_state;
@@ -64,7 +64,7 @@ struct trainer {
 
 /* ---- what ranks decide together ------------------------------------------------------------- */
 
-/* The mean over ranks is the time of rank 0. */
+/* Only rank 0 contributes, × size: the mean over ranks is the time of rank 0. */
 static float seconds_note(const struct trainer *t)
 {
     return t->c->rank == 0 ? (float)(sync_metrics_seconds(&t->report) * t->c->size) : 0;
@@ -81,7 +81,8 @@ static void fill_notes(const struct trainer *t, struct pending *m)
     m->notes[NOTE_STOP] = training_stop_wanted(&t->o->hooks);
 }
 
-/* If any rank failed, all ranks end with its error. Ranks that exchange nothing do not learn it. */
+/* If any rank failed, all ranks end with its error. With communicator=dummy, other ranks do not
+ * learn of the error. */
 static status fail_together(struct trainer *t, status own)
 {
     if (t->c->size == 1 || t->c->kind->exchanges_nothing)
@@ -102,8 +103,8 @@ done:
     return result;
 }
 
-/* On all ranks together: `what` is not finite, so these batches make no update, or the run has
- * diverged. */
+/* Call it on all ranks if `what` is not finite: these batches make no update. ERROR_DIVERGED:
+ * skipping is not allowed, or too many updates were skipped in a row. */
 static status skip(struct trainer *t, unsigned batches, const char *what)
 {
     status result = OK;
@@ -195,8 +196,8 @@ static double rate_of(const struct trainer *t, uint64_t update, uint64_t before,
     return schedule_rate(&t->schedule, before, after) * delay_rate_factor(&t->delay_rate, update);
 }
 
-/* θ ← update(θ, the replica's gradient). If that is not finite, *finite is false and θ as before.
- */
+/* θ ← update(θ, the replica's gradient). If it is not finite, *finite ← false and θ stays
+ * unchanged. */
 static status update(struct trainer *t, unsigned batches, bool *finite)
 {
     const uint64_t after = t->samples + batches * t->update_samples;
@@ -237,7 +238,7 @@ static void count_update(struct trainer *t, const struct pending *m, uint64_t st
     t->skipped_last = 0;
 }
 
-/* `spent_ns`: time of this exchange that was spent between operators of a computation. */
+/* `spent_ns`: the time that a computation spent on this exchange between its operators. */
 static status exchange(struct trainer *t, struct pending *m, uint64_t spent_ns)
 {
     status result = OK;
@@ -309,7 +310,7 @@ static status delayed_step(struct trainer *t)
         TRY(compute(t, &next));
     if (sent != NULL)
         TRY(exchange(t, sent, next.stats.watch_ns));
-    if (computes) /* first: apply() may write a checkpoint */
+    if (computes) /* before apply(), which may write a checkpoint */
         pending_add(&t->waiting, &next);
     if (t->waiting.count > t->replica->delay || !computes) {
         pending_take(&t->waiting, &oldest);
@@ -332,9 +333,9 @@ done:
     return result;
 }
 
-/* Key local_steps (local_sgd.h): each rank makes this many updates alone, then all average their
- * parameters. A rank that fails stops computing but still counts updates: the others gather rows
- * with it, and learn of the failure at the averaging. */
+/* Key local_steps (local_sgd.h): each rank makes `steps` updates alone, then all ranks average
+ * their parameters. A rank that fails stops computing but still counts updates, because the others
+ * gather rows with it. They learn of the failure at the averaging. */
 static status local_sgd_round(struct trainer *t, unsigned steps)
 {
     status result = OK;
@@ -359,15 +360,16 @@ static status local_sgd_round(struct trainer *t, unsigned steps)
     TRY(replica_average(t->replica, t->local.momentum, m.notes));
     row.exchange_us = (double)(clock_ns() - began) * 1e-3;
     TRY(check_notes(t, &m));
-    if (!isfinite(m.notes[NOTE_LOSS])) /* these batches count already */
+    if (!isfinite(m.notes[NOTE_LOSS])) /* 0: t->samples includes these batches already */
         TRY(skip(t, 0, "loss or gradient, or its square, of a local step of this round"));
     TRY(report_update(t, &row, m.notes[NOTE_LOSS]));
 done:
     return result;
 }
 
-/* As many updates as can be made before this rank has to see the parameters: until an evaluation, a
- * checkpoint, a comparison or the end. With key seconds one: ranks agree on the time after each. */
+/* Plans as many updates as can be made before this rank has to see the parameters, for an
+ * evaluation, a checkpoint, a comparison or the end. With key seconds it plans one update, because
+ * ranks agree on the time after each. */
 static void plan_round(const struct trainer *t, struct replica_round *round)
 {
     const unsigned most = t->length.seconds > 0 ? 1 : replica_round_most(t->replica);
@@ -403,7 +405,7 @@ done:
     return result;
 }
 
-/* Gradients after one that is not finite were computed in vain: they are computed again. */
+/* Gradients after one that is not finite are dropped; the next round computes them again. */
 static status device_round(struct trainer *t)
 {
     status result = OK;
@@ -434,8 +436,9 @@ static double sent_bytes(const struct trainer *t)
 }
 
 /* Adds to a checkpoint what the replica's view and the report lack. A gradient that is not
- * exchanged is exchanged now: its mean is the same on all ranks, and training continues with the
- * same bits. Virtual ranks do not resume, and this exchange would cost them time. */
+ * exchanged yet is exchanged now, so that all ranks have the same mean; training continues with the
+ * same bits. Virtual ranks do not resume, so they skip this exchange, which would advance their
+ * clock. */
 static status complete(void *context, struct training_state *out)
 {
     status result = OK;
@@ -465,7 +468,7 @@ done:
     return result;
 }
 
-/* `waiting`: of the gradients that wait. */
+/* `waiting`: the notes of the gradients that wait. */
 static void resume(struct trainer *t, const struct training_state *begin,
                    const struct waiting_note *waiting)
 {
@@ -539,8 +542,8 @@ static void outcome_of(const struct trainer *t, struct training_outcome *out)
     out->staleness = t->staleness;
 }
 
-/* The outcome of a run that failed. A GPU that failed gives no digest; the error stays the one that
- * ended the run. */
+/* The outcome of a run that failed. If the GPU failed, there is no digest. The message of the error
+ * that ended the run is kept. */
 static void outcome_of_failure(const struct trainer *t, struct training_outcome *out)
 {
     const struct error why = error_save();

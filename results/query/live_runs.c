@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    ROWS_PER_POINT = 16, /* of the gradients in a point's stretch, so many are read */
+    ROWS_PER_POINT = 16, /* rows that are read for a point: the last of its stretch */
     RECENT = 2048,       /* rows from which the slowest worker is computed */
 };
 
@@ -95,7 +95,7 @@ static void read_run(sqlite3_stmt *s, struct live_run *r)
     copy_text(s, STATUS, r->status, sizeof r->status);
     copy_text(s, TITLE, r->title, sizeof r->title);
     copy_text(s, ERROR, r->error, sizeof r->error);
-    if (!isnan(r->train_seconds)) { /* it has ended */
+    if (!isnan(r->train_seconds)) { /* the run has ended */
         r->loss = number(s, FINAL_LOSS);
         r->samples_per_second = number(s, RATE);
     }

@@ -19,10 +19,10 @@ struct live_curve {
 
 struct live_run { /* unknown numbers are NaN */
     int64_t id;
-    char status[16];     /* queued (taken), running, finished, diverged, … */
-    char title[160];     /* "async ×16 lenet inverse seed 1" */
-    bool asynchronous;   /* or a pipeline without flushes: gradients are in table push */
-    double part;         /* samples used / all samples: 0 to 1 */
+    char status[16];   /* queued (taken), running, finished, diverged, … */
+    char title[160];   /* "async ×16 lenet inverse seed 1" */
+    bool asynchronous; /* gradients are in table push: mode=async, or a pipeline without flushes */
+    double part;       /* samples used / all samples: 0 to 1 */
     double seconds_left; /* at the speed so far, with evaluations */
     double samples_per_second, updates_per_second;
     double loss, accuracy; /* recent loss; last test accuracy */

@@ -127,7 +127,6 @@ static void release_connection(sqlite3 **db)
 /* ---- one query ---------------------------------------------------------------------------------
  */
 
-/* Opens the file and prepares a query with its parameters. */
 /* *sql ← the text of a named query, or the question; `what` names it in errors. */
 static status find_text(const char *question, const char **sql, char what[80])
 {
@@ -142,6 +141,7 @@ done:
     return result;
 }
 
+/* Opens the file and prepares a query with its parameters. */
 static status prepare(const char *path, const char *question, const char *const *settings,
                       size_t setting_count, sqlite3 **db, sqlite3_stmt **s)
 {

@@ -40,8 +40,8 @@ struct query_request {
 
 /* Writes the result to `out`. *rows (may be NULL): the number of rows. */
 status query_run(const struct query_request *request, FILE *out, size_t *rows) MUST_CHECK;
-/* Copies the reason why a named query may return no rows to `out` and returns it; NULL: not a name.
- */
+/* Copies the reason why a named query may return no rows to `out` and returns it; NULL: `name` is
+ * no named query, or its file states no reason. */
 const char *query_no_rows_reason(const char *name, char out[256]);
 
 /* The named queries, sorted by name. description: the first comment line. false: index too large.
@@ -86,7 +86,7 @@ status query_value(const char *path, const char *sql, const char *const *setting
 struct run_key {
     const char *config_hash, *experiment, *arm, *tag;
     const char *config;       /* JSON object: the run's config must have these keys and values */
-    const char *dataset_path; /* no criterion: compared for found_run.other_path; NULL: not */
+    const char *dataset_path; /* no criterion: sets found_run.other_path; NULL: no comparison */
     bool waiting_first;       /* prefer a queued run (run_queue.h) to an ended one */
 };
 struct found_run {

@@ -162,7 +162,7 @@ static void add_parameters(struct text *t, sqlite3_stmt *s, const char *sql)
         text_add(t, "none");
 }
 
-/* As an integer, a number or text. "007" and "1e3" are text: a name must keep its spelling. */
+/* Binds an integer, a number or text. "007" and "1e3" are text: a name must keep its spelling. */
 static void bind_plain(sqlite3_stmt *s, int index, const char *value)
 {
     char *end, again[32];
@@ -195,7 +195,7 @@ static bool is_count(const char *value)
     return number >= 0 && number < 9e15 && number == floor(number);
 }
 
-/* `value` passes is_number(). In any spelling: "9e-1" is 0.9. */
+/* Binds a number in any spelling: "9e-1" is 0.9. `value` passes is_number(). */
 static void bind_number(sqlite3_stmt *s, int index, const char *value)
 {
     char *end;
@@ -207,8 +207,9 @@ static void bind_number(sqlite3_stmt *s, int index, const char *value)
         sqlite3_bind_double(s, index, strtod(value, NULL));
 }
 
-/* The name of a run becomes its id. `initial`: the default, or NULL. If it is no number, the value
- * is text: it is a name, or compared with a column of integers, which converts it. */
+/* `is_run`: `value` names a run and is replaced by its id. `initial`: the default, or NULL. If the
+ * default is not a number, the value is bound as text. SQLite converts it if the query compares it
+ * with a column of integers. */
 static status bind_value(sqlite3 *db, sqlite3_stmt *s, int index, bool is_run, const char *initial,
                          const char *value)
 {
@@ -299,8 +300,7 @@ status query_run_id(sqlite3 *db, const char *name, int64_t *run_id)
     status result = OK;
     sqlite3_stmt *s = NULL;
     const char *path = sqlite3_db_filename(db, "main");
-    /* Only the search by id uses an index, and coalesce() does not evaluate what it does not need.
-     */
+    /* The search by id is first, because only it uses an index; coalesce() stops at a value. */
     static const char sql[] =
         "SELECT coalesce("
         "(SELECT id FROM run WHERE id = CAST(?1 AS INTEGER) AND CAST(id AS TEXT) = ?1), "
@@ -365,7 +365,7 @@ status query_bind_find_run(sqlite3 *db, const struct run_key *key, struct found_
         const char *its = (const char *)sqlite3_column_text(s, 1);
         snprintf(out->status, sizeof out->status, "%s", its != NULL ? its : "");
         out->taken = sqlite3_column_int(s, 2) != 0;
-        out->other_path = sqlite3_column_int(s, 3) != 0; /* NULL is 0 */
+        out->other_path = sqlite3_column_int(s, 3) != 0; /* 0 without key->dataset_path */
         *found = true;
     }
 done:

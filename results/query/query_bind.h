@@ -17,8 +17,8 @@ status query_prepare(sqlite3 *db, sqlite3_stmt **out, const char *sql, const cha
  * ERROR_USAGE: a parameter is missing or unknown; the message lists the parameters. */
 status query_bind(sqlite3 *db, sqlite3_stmt *s, const char *sql, const char *what,
                   const char *const *settings, size_t setting_count) MUST_CHECK;
-/* database_check() of sqlite3_step(). ERROR_USAGE: values for which the query has no answer, as an
- * integer overflow or JSON that is none. */
+/* database_check() for the result of sqlite3_step(). ERROR_USAGE: the query fails for these values,
+ * for example by an integer overflow or invalid JSON. */
 status query_check_step(sqlite3 *db, int code) MUST_CHECK;
 
 /* Finds the id of a run by its id, the start of its uuid, or "last". ERROR_USAGE: no such run. */

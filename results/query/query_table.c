@@ -111,7 +111,7 @@ static void measure(struct query_table *t, size_t column, bool markdown)
         const char *text = query_table_cell(t, row, column, buffer);
         unsigned columns = terminal_text_columns(text);
         for (const char *bar = text; markdown && (bar = strchr(bar, '|')) != NULL; bar++)
-            columns++; /* it is escaped */
+            columns++; /* for the '\' before it */
         c->cells = columns > c->cells ? columns : c->cells;
         c->right = c->right && type != SQLITE_TEXT && type != SQLITE_BLOB;
     }
@@ -140,8 +140,8 @@ static unsigned add_characters(struct text *line, const char *from, const char *
     return columns;
 }
 
-/* Adds text of at most `limit` columns. … stands for what does not fit, before the last third,
- * because names often differ at their end. Returns the columns. */
+/* Adds text of at most `limit` columns. If the text does not fit, … replaces its middle: the last
+ * third shows its end, because names often differ there. Returns the columns. */
 static unsigned add_limited(struct text *line, const char *value, unsigned limit)
 {
     const char *end = value + strlen(value), *rest = value;
@@ -301,7 +301,7 @@ static void add_names(struct text *lines, unsigned *at, const struct query_table
     text_free(&item);
 }
 
-/* Says below the table what it lacks. */
+/* Names the columns that are shortened or left out, and the command that prints everything. */
 static void add_note(struct text *lines, const struct query_table *t,
                      const struct query_style *style)
 {

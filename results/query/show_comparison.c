@@ -137,9 +137,9 @@ static status show_results(const struct comparison *c)
 /* ---- curves ------------------------------------------------------------------------------------
  */
 
-/* Runs are evaluated after a whole update, so that the same evaluation may have slightly different
- * numbers of samples. `column` of evaluation at the evaluations of the first run that has any: of
- * a long run every n-th and the last. */
+/* Prints `column` of table evaluation. The rows are the evaluations of the first run that has any;
+ * of a long run, every n-th and the last. Runs are evaluated after a whole update, so the same
+ * evaluation may have slightly different numbers of samples in other runs. */
 static status show_curve(const struct comparison *c, const char *title, const char *column)
 {
     struct text sql = {0};
@@ -194,10 +194,11 @@ static void print_difference(const char *name, const struct sample *s, unsigned 
         fprintf(out, " (%u seed%s)", s->n, s->n == 1 ? "" : "s");
 }
 
-/* Differences between all finished runs with the settings, experiment and arm of `other` and those
- * with those of `first`, on the same seeds. Runs of one seed share initial weights and data order.
- * A trial of tuning may have equal settings. It does not count, because the settings were chosen by
- * its result. Without a test split the loss is that of the validation split. */
+/* Prints the differences `other` − `first` on the seeds that both sides have. A side consists of
+ * all finished runs with the settings, experiment and arm of its run. Runs of one seed share
+ * initial weights and data order. A trial of tuning may have the same settings, but it belongs to
+ * another experiment and does not count: its result chose the settings. Without a test split, the
+ * loss is that of the validation split. */
 static status show_pairs(const struct comparison *c, int64_t first, int64_t other)
 {
     status result = OK;

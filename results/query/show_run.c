@@ -134,7 +134,8 @@ static void print_summary(sqlite3_stmt *s, FILE *out)
 static status show_summary(sqlite3 *db, int64_t id, FILE *out)
 {
     /* A run that has not ended has the counts of its last progress report. The progress of a
-     * virtual run holds seconds of the host. Losses of text also in bits: divided by ln 2. */
+     * virtual run holds seconds of the host. Losses of text are also printed in bits: divided by
+     * ln 2. */
     static const char sql[] =
         "WITH self AS ("
         "  SELECT *, coalesce(progress ->> '$.updates', updates) AS u,"
@@ -256,7 +257,8 @@ static void print_dropped(sqlite3_stmt *s, FILE *out)
 
 static status show_dropped(sqlite3 *db, int64_t id, FILE *out)
 {
-    /* Totals do not tell the outcomes apart. They count if the file has no gradients of the run. */
+    /* Table run_staleness has one total for all outcomes. It is read only if the file has no rows
+     * of `push` of the run. */
     static const char sql[] = "SELECT outcome, count(*) FROM push WHERE run_id = ?1 "
                               "AND outcome NOT IN ('applied', 'aggregated') GROUP BY outcome "
                               "UNION ALL SELECT 'dropped', sum(dropped) FROM run_staleness "

@@ -62,13 +62,13 @@ static unsigned longest_word(const char *name)
 /* ---- widths ------------------------------------------------------------------------------------
  */
 
-/* With names in one line. */
+/* The width of a column with its name in one line. */
 static unsigned full_width(const struct query_table_column *c)
 {
     return larger(c->cells, terminal_text_columns(c->name));
 }
 
-/* With names in several lines, and text shortened to `most` columns. */
+/* The width of a column with its name in several lines and its text shortened to `most` columns. */
 static unsigned least_width(const struct query_table_column *c, unsigned most)
 {
     unsigned word = longest_word(c->name);

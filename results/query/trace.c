@@ -12,7 +12,7 @@
 
 /* Processes are numbered: first servers, then workers. */
 enum trace_lane { LANE_MAIN, LANE_HIDDEN, LANE_EVALUATION, LANES };
-enum { PROCESSES_MOST = 1 << 20 }; /* of servers, and of workers; more: the file is damaged */
+enum { PROCESSES_MOST = 1 << 20 }; /* of each kind; with more, the file is damaged */
 
 struct evaluation_pause { /* all other clocks stopped, unless trace.beside */
     int64_t updates;      /* applied before it */
@@ -29,7 +29,7 @@ struct trace {
     bool pipeline, paced, damaged;
     bool beside;                    /* training went on during evaluations */
     int64_t (*ends)[LANES];         /* [servers + workers] end of the last span of each lane, µs */
-    struct evaluation_pause *pause; /* in order */
+    struct evaluation_pause *pause; /* in order of updates */
     size_t pauses, shown;
     bool any;   /* an event has been written */
     int failed; /* SQLite's error code of a failed read of passes */
@@ -99,7 +99,7 @@ static int64_t us(sqlite3_stmt *s, int column)
     return whole_us(sqlite3_column_double(s, column));
 }
 
-/* Converts training time to time with evaluations, for an event after so many updates. */
+/* Converts training time to time with evaluations, for an event after `updates` updates. */
 static int64_t ended_at(const struct trace *t, double seconds, int64_t updates)
 {
     size_t first = 0, end = t->pauses; /* first later pause: in first..end */
@@ -113,7 +113,7 @@ static int64_t ended_at(const struct trace *t, double seconds, int64_t updates)
     return whole_us(seconds * 1e6) + (first > 0 ? t->pause[first - 1].all : 0);
 }
 
-/* Process 0: writes the evaluations up to this number of updates that are not written yet. */
+/* On process 0: writes the evaluations up to `updates` that are not written yet. */
 static void write_evaluations(struct trace *t, unsigned process, int64_t updates)
 {
     while (process == 0 && t->shown < t->pauses && t->pause[t->shown].updates <= updates) {
@@ -248,8 +248,8 @@ static void write_push(struct trace *t, sqlite3_stmt *s)
         write_compute(&p, us(s, COMPUTE), us(s, DATA), us(s, FORWARD), us(s, BACKWARD));
 }
 
-/* For a pipeline without flushes, in which the updates of a stage overlap: passes, exchange and
- * apply in the order in which they ended. */
+/* Writes one pass, exchange or apply of a pipeline without flushes. There the updates of a stage
+ * overlap, so the rows come in the order in which they ended. */
 static void write_piece(struct trace *t, sqlite3_stmt *s)
 {
     enum { WORKER, NAME, UPDATE, MICRO_BATCH, VERSION, LENGTH, AT };

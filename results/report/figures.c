@@ -20,7 +20,8 @@ enum {
 /* ---- names --------------------------------------------------------------------------------------
  */
 
-/* Letters and digits in lower case; a '-' for each run of other characters between them. */
+/* Adds the letters and digits of `name` in lower case. One '-' replaces other characters between
+ * them. */
 static void add_safe(struct text *out, const char *name)
 {
     size_t used = 0;
@@ -102,7 +103,7 @@ void figures_add(struct figures *f, const char *title, double width, double heig
     struct figure *made = memory_append(&f->at, &f->count, sizeof *f->at);
     made->name = name;
     const double wide = width + 2 * MARGIN, high = height + 2 * MARGIN;
-    const double mm = COLUMN_MM / FIGURE_WIDTH * width; /* so wide is the figure */
+    const double mm = COLUMN_MM / FIGURE_WIDTH * width; /* width of the figure */
     text_add(
         &made->svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" width=\"%.2fmm\" "

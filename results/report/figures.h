@@ -23,8 +23,8 @@ struct figure {
     struct text svg;
 };
 
-/* Adds a figure from the contents of an <svg> of this size; copies them. A title that the section
- * has already gets a number: NAME-2.svg. */
+/* Adds a figure from the contents of an <svg> of this size; copies them. If the section already has
+ * a figure of this title, the name gets a number: NAME-2.svg. */
 void figures_add(struct figures *f, const char *title, double width, double height,
                  const char *contents);
 /* Writes the files into `folder`, which it creates if only its last part is missing; replaces

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { LABEL_GAP = 15, COLOURS = 8, SWATCH = 34 };
-#define CHARACTER_WIDTH 7.9 /* of a wide letter, the n, in names */
+#define CHARACTER_WIDTH 7.9 /* the width of n, a wide letter, in a name */
 
 /* ---- series -------------------------------------------------------------------------------------
  */
@@ -268,7 +268,7 @@ double plot_name_width(const char *name)
 {
     double characters = 0;
     for (const char *c = name; *c != '\0'; c++)
-        characters += ((unsigned char)*c & 0xc0) != 0x80; /* the first byte of each */
+        characters += ((unsigned char)*c & 0xc0) != 0x80; /* counts first bytes (UTF-8) */
     return CHARACTER_WIDTH * characters;
 }
 

@@ -218,7 +218,7 @@ static void add_swatches(struct text *out, const struct report_data *d)
     text_add(out, "</svg>\n");
 }
 
-/* The base64 of the SHA-256: the browser runs only the script with this hash. */
+/* Adds the SHA-256 of `script` in base64: the browser runs only the script with this hash. */
 static void add_hash(struct text *out, const char *script)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -227,7 +227,7 @@ static void add_hash(struct text *out, const char *script)
     sha256_begin(&hash);
     sha256_add(&hash, script, strlen(script));
     sha256_end(&hash, hex);
-    for (size_t i = 0; i < 64; i += 6) { /* 32 bytes are ten times three, and two */
+    for (size_t i = 0; i < 64; i += 6) { /* ten times three bytes, then two */
         memset(three, '0', 6);
         memcpy(three, hex + i, i + 6 <= 64 ? 6 : 64 - i);
         unsigned long bits = strtoul(three, NULL, 16);
@@ -337,7 +337,7 @@ static void add_parts(struct text *out, const struct report_data *d, const struc
         parts[i](out, d, s);
 }
 
-/* About the experiment as a whole; then links to its panels, if it has several. */
+/* Adds what concerns the whole experiment, then links to its panels if it has several. */
 static void add_whole(struct text *out, const struct report_data *d, const struct report_section *s)
 {
     if (s->about != NULL) {

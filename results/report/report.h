@@ -32,7 +32,7 @@ struct report_arm {
 };
 /* A column of an experiment with a map: one level of each axis, and the side that is ahead. */
 struct report_map_cell {
-    const char *panel, *row, *column; /* levels of the last axis, the one before, all others; "" */
+    const char *panel, *row, *column; /* levels of the other axes, the last but one, the last */
     int ahead, best_side;    /* indices of sides; ahead -1: undecided; best_side -1: not measured */
     double margin, interval; /* points, or a loss; interval: half of the 95 % interval, or NaN */
     unsigned seeds;
@@ -47,20 +47,20 @@ struct report_map {
     bool by_loss;     /* the margins are of losses */
     const char *unit; /* of the margins: "points of test accuracy" */
     const char *column_axis;
-    /* By panel, row and column; every combination of levels. */
+    /* Sorted by panel, row and column; every combination of levels. */
     const struct report_map_cell *cells;
     size_t cell_count;
 };
-/* A run of an experiment with the axis of the plots and further ones: the levels of the further
- * ones. */
+/* A run of an experiment with several axes, and the panel that the run belongs to. `name`: the
+ * levels of the axes other than that of the plots. */
 struct report_panel {
     int64_t run; /* its id in the file */
     const char *name;
 };
 struct report_experiment {
     const char *name, *question, *source; /* source may be NULL */
-    /* The key whose values are the columns of the plots and of expected values; NULL: workers. If a
-     * run has no whole number as its value, the columns of the plots are numbers of workers. */
+    /* The key whose values are the columns of the plots and of expected values; NULL: workers. If
+     * any run's value is not a whole number, the columns of the plots are numbers of workers. */
     const char *axis;
     bool by_loss, of_validation;   /* its metric is a loss; on the validation split */
     const char *part;              /* NULL, or the part that was judged: "the quick part" */
@@ -72,7 +72,7 @@ struct report_experiment {
     const struct report_claim *claims;
     size_t claim_count;
     struct report_map map; /* without a cell: none */
-    /* By run. A run may be in several panels. Runs without a panel have plots of their own. */
+    /* Sorted by run. A run may be in several panels; a run without one has plots of its own. */
     const struct report_panel *panels;
     size_t panel_count;
 };
@@ -81,7 +81,7 @@ struct report_request {
     const char *experiment;                      /* NULL: all in the file */
     const struct report_experiment *experiments; /* experiments with claims or texts */
     size_t experiment_count;
-    unsigned reload_s;   /* the page reloads itself so often; 0: never */
+    unsigned reload_s;   /* the page reloads itself after this time; 0: never */
     const char *figures; /* a folder for the plots as SVG files; NULL: none */
     /* Called with the path of each figure that was written; its error ends report_write(). NULL:
      * none. */

@@ -31,7 +31,8 @@ static double expected_of(const struct report_section *s, const char *arm, int64
     return NAN;
 }
 
-/* Expected values are of the experiment's columns; those of the section may be others. */
+/* Whether the section shows expected values. They belong to the columns of the experiment; the
+ * section may have other columns. */
 static bool any_expected(const struct report_section *s)
 {
     const struct report_experiment *about = s->about;

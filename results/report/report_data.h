@@ -87,15 +87,15 @@ struct report_series {
 
 /* An experiment, one panel of it, or the runs without experiment. */
 struct report_section {
-    const char *name;                      /* "": no experiment */
-    const char *panel;                     /* "": the experiment has no further axes */
-    bool first;                            /* of its experiment: has the claims and the map */
+    const char *name;  /* "": no experiment */
+    const char *panel; /* "": the experiment has no further axes */
+    bool first;        /* the first of its experiment: shows the claims and the map */
     const struct report_experiment *about; /* NULL: no claims and texts */
     bool trials;                           /* name is NAME/tuning */
     char axis[64]; /* the key of the columns as title in a table: "#workers", "#delay" */
-    bool by_loss;  /* no run has an accuracy on the test split */
-    /* By the loss on the validation split: no run has a loss on the test split either, or the
-     * section is of trials, between which the validation split chooses. */
+    bool by_loss;  /* the metric is a loss, or no finished run has a test accuracy */
+    /* The loss is that of the validation split: no run has a test loss, the section shows trials
+     * (tuning compares validation losses), or the experiment's metric is on that split. */
     bool of_validation;
     bool in_nats; /* of_validation: it is a cross-entropy, because the data have classes */
     struct {

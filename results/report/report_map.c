@@ -1,6 +1,7 @@
 /*
- * report_map.c — which side of an experiment's map is ahead in each column: one panel for each
- * combination of the axes before the last two, with one of these as rows, the other as columns.
+ * report_map.c — which side of an experiment's map is ahead in each column. The levels of the last
+ * axis are the columns of a panel; those of the axis before it are its rows. Each combination of
+ * the other axes has a panel.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -75,8 +76,8 @@ static void short_name(const struct report_map *map, size_t side, char out[SHORT
 
 enum { VALUE = SHORT_NAME + 32 };
 
-/* "S 1.9": the start of the side's name, and the margin; in parentheses if it is undecided. A star:
- * without some arms. */
+/* "S 1.9": the start of the side's name, and the margin; in parentheses if it is undecided; with a
+ * star if some arms are missing. */
 static void value_text(const struct map_layout *l, const struct report_map_cell *c, char out[VALUE])
 {
     char side[SHORT_NAME];
@@ -106,7 +107,7 @@ static void tip_text(const struct map_layout *l, const struct report_map_cell *c
         text_add(out, "; %u of %u arms are not measured here", c->missing, c->arms);
 }
 
-/* Orange and blue rather than black, which would be grey if it is pale. */
+/* The first two sides are blue and orange. Black would look grey when it is pale. */
 static unsigned colour_of(int side)
 {
     return side == 0 ? 2 : side == 1 ? 1 : (unsigned)side + 1;

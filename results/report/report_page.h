@@ -25,7 +25,7 @@ report_part report_staleness;  /* histograms */
 report_part report_time;       /* where time goes, and the slowest worker */
 report_part report_trials;     /* tuning: number of trials and their results */
 
-/* The number of claims with each outcome that occurs; nothing for NULL. */
+/* Adds the number of claims with each outcome that occurs. `e` NULL: adds nothing. */
 void report_tally(struct text *out, const struct report_experiment *e);
 
 /* Parts about the whole file. */

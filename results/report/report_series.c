@@ -24,7 +24,7 @@ static const struct report_experiment *known_as(const struct report_request *q, 
     return NULL;
 }
 
-/* The panels of a run, or one without name. */
+/* The panels of a run; if it has none, one panel without name. */
 struct run_panels {
     const struct report_panel *at;
     size_t count;
@@ -282,8 +282,8 @@ static void place_in_series(struct report_data *d, size_t section, const struct 
                                .section = section};
 }
 
-/* Names the series of one arm by the settings that differ among cells of one column; without arm,
- * among all cells. */
+/* Names the series of one arm by the settings that differ among the cells of one column. For runs
+ * without arm: by those that differ among all cells. */
 static void name_arm(struct report_data *d, size_t section, const char *arm,
                      const struct placed_cell *placed)
 {
@@ -399,7 +399,8 @@ done:
     return result;
 }
 
-/* Places each cell in its panels, by first runs. The further panels get copies of the cell. */
+/* Places each cell in its panels, in order of their first runs. The further panels get copies of
+ * the cell. */
 static status place_cells(struct report_data *d, const struct run_panels *panels,
                           struct placed_cell **out)
 {

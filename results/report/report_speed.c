@@ -47,7 +47,7 @@ static void draw_path(struct plot *p, const struct report_data *d, const struct 
         report_outcome(&tip, s, report_outcome_of(s, c));
         plot_mark(p, its->style, x[k], y[k], tip.at);
         snprintf(column, sizeof column, "%lld", (long long)c->column);
-        if (numbers && (k == 0 || k + 1 == count)) /* at both ends only: fewer overlap */
+        if (numbers && (k == 0 || k + 1 == count)) /* only at both ends, to avoid overlap */
             plot_beside(p, plot_x(p, x[k]), plot_y(p, y[k]) - 5, "small", column);
         text_free(&tip);
     }
@@ -136,7 +136,7 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
     html_details_end(out);
 }
 
-/* A mean over the seeds that survived does not compare: a cell with a diverged run comes last. */
+/* A cell with a diverged run comes last: the mean over its other seeds is not comparable. */
 static bool is_better(const struct report_section *s, const struct report_cell *a,
                       const struct report_cell *b)
 {
@@ -216,8 +216,8 @@ static const unsigned part_colours[PARTS] = {2, 1, 3, 4, 5};
 static void take_parts(const struct time_sums *t, double out[PARTS])
 {
     double steps = fmax(t->steps, 1), pull = t->pull / steps;
-    /* No server: no queue; the rank applies the update. Without flushes a stage of a pipeline also
-     * waits. */
+    /* Synchronous modes have no server, so no queue, and the rank applies the update. A stage of a
+     * pipeline without flushes also waits. */
     bool alone = t->synchronous;
     out[COMPUTE] = t->compute / steps;
     out[EXCHANGE] = t->exchange / steps;

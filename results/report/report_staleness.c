@@ -78,7 +78,7 @@ static void add_histogram(struct text *out, const struct report_data *d,
         tallest = fmax(tallest, b.share[i]);
     struct plot p = {
         .out = out,
-        /* A bar is around its numbers: that of 3 reaches from 2.5 to 3.5. */
+        /* The bar of staleness 3 reaches from 2.5 to 3.5. */
         .x = {.low = -0.5, .high = end - 0.5, .whole = true, .label = figure ? "staleness" : NULL},
         .y = {.low = 0,
               .high = 100 * tallest * 1.05,
@@ -139,7 +139,7 @@ static bool any_histogram(const struct report_data *d, size_t series, const int6
     return false;
 }
 
-/* Writes non-empty bars only. */
+/* Writes the columns in which some gradient was stale; returns their number. */
 static size_t columns_of(const struct report_data *d, const struct report_section *s,
                          int64_t columns[REPORT_COLUMNS])
 {

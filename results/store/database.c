@@ -183,8 +183,8 @@ done:
 
 enum owner { OWNER_NONE /* the database is empty */, OWNER_GRADLAG };
 
-/* SQLite moves the rows of a -wal file into the database when its last connection closes. A refused
- * file must not change, so this connection must not do that. */
+/* When the last connection of a file closes, SQLite moves the rows of the -wal file into it. A
+ * refused file must not change, so this connection does not do that. */
 static void keep_wal(sqlite3 *db)
 {
     const char *path = sqlite3_db_filename(db, "main");
@@ -293,7 +293,8 @@ done:
     return result;
 }
 
-/* Also for a connection that was not set up completely, which must not be kept. */
+/* Closes the connection instead of keeping it (kept_connections.h). The connection may be set up
+ * only in part. */
 static void close_now(sqlite3 *db)
 {
     int code = sqlite3_close(db); /* NULL: no effect */

@@ -24,7 +24,7 @@ enum {
     DATABASE_APPLICATION_ID = 0x474c6167, /* "GLag" */
     DATABASE_VERSION = 1,
     DATABASE_BUSY_TIMEOUT_MS = 120000, /* how long to wait for a lock */
-    DATABASE_BUSY_NOTICE_MS = 5000,    /* a warning is logged after so long */
+    DATABASE_BUSY_NOTICE_MS = 5000,    /* a longer wait is logged */
 };
 
 /* The cause in error messages about a full disk. */
@@ -70,7 +70,7 @@ bool database_is_full(sqlite3 *db);
 status database_check_there(sqlite3 *db) MUST_CHECK;
 /* See recorder_give_up_when(). */
 void database_set_stop_check(bool (*is_requested)(void));
-/* What that function returns; false if none is set. */
+/* The result of the stop check; false if none is set. */
 bool database_stop_requested(void);
 /* From now on a request to stop also interrupts the statements of this connection (STOPPED). */
 void database_stop_statements(sqlite3 *db);

@@ -28,7 +28,8 @@ static bool is_there(sqlite3 *db)
     return sqlite3_file_control(db, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && !moved;
 }
 
-/* A reader shows runs of killed processes as failed by a view that is as old as the reader. */
+/* True: a process was killed after this reader was opened. The reader's view, which shows the runs
+ * of killed processes as failed, is then out of date. */
 static bool has_gone_runs(sqlite3 *db)
 {
     struct gone_runs gone = {0};
@@ -37,7 +38,8 @@ static bool has_gone_runs(sqlite3 *db)
     return any;
 }
 
-/* Closing also removes the -wal file, which must not be taken for one of a new file. */
+/* Closes kept connections whose file has moved. Closing also removes the -wal file, which SQLite
+ * would otherwise take for that of a new file of the same name. */
 static void close_moved(void)
 {
     for (int i = 0; i < KEPT_KINDS; i++) {

@@ -2,9 +2,10 @@
  * kept_connections.h — closed connections of this process that wait for the next opening of their
  * file, because opening costs more than a small query.
  *
- * When the last connection of a file closes, SQLite syncs the file. While this process keeps one,
- * closing another one syncs nothing. So that a power failure loses little, the content of the -wal
- * file is moved into the file, and synced, when a writer is put back; at most once a second.
+ * When the last connection of a file closes, SQLite syncs the file. While this process keeps a
+ * connection, closing another one syncs nothing. So that a power failure loses little, kept_put()
+ * moves the content of the -wal file into the file and syncs it: when a writer is put back, at most
+ * once a second.
  *
  * recorder_keep_open() (recorder.h) turns this on; then one connection of each kind is kept. Any
  * thread may call the functions.

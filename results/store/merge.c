@@ -56,7 +56,7 @@ done:
 }
 
 /* A copy would start again after each commit of another process, so a read transaction holds the
- * state of `from`. It begins with the first read. */
+ * state of `from`. The transaction begins with the first read. */
 static status hold_state(sqlite3 *from)
 {
     status result = OK;
@@ -198,7 +198,7 @@ done:
     "SELECT theirs.id, ours.id, ours.uuid FROM source.run AS theirs JOIN main.run AS ours "        \
     "USING (uuid) WHERE " ENDED("theirs") " AND " ENDED("ours") " AND "
 
-/* Tables that a file with summaries alone lacks. */
+/* Whether a file with summaries only lacks the rows of this table. */
 static bool has_summary(const char *table)
 {
     return strcmp(table, "push") == 0 || strcmp(table, "step") == 0;

@@ -86,7 +86,7 @@ static void fail(recorder *r, status code)
 /* ---- the writer thread -------------------------------------------------------------------------
  */
 
-/* *full: it failed because the disk is full. */
+/* *full ← whether it failed because the disk is full. */
 static status write_blocks(recorder *r, const struct block *first, bool *full)
 {
     status result = OK;

@@ -62,8 +62,8 @@ struct run_outcome {
  * ERROR_RESULTS: the file is of another program (application_id) or of another version
  * (user_version), is not writable, or stays locked for longer than the busy timeout (2 minutes). */
 status recorder_open(recorder **out, const char *path) MUST_CHECK;
-/* For the whole process: when is_requested() returns true, waits for such a lock end with STOPPED.
- * Threads that wait call it about 20 times a second. NULL: never. */
+/* For the whole process: when is_requested() returns true, waits for the lock of a results file end
+ * with STOPPED. Threads that wait call it about 20 times a second. NULL: never. */
 void recorder_give_up_when(bool (*is_requested)(void));
 /* Call before the run begins. The writer thread calls `on_error` once, when it cannot write rows
  * for the first time. on_error should make training stop; without it training continues. */
@@ -100,20 +100,21 @@ status recorder_finish(recorder *r, const struct run_outcome *outcome) MUST_CHEC
 /* Writes all waiting rows, stops the writer thread and closes the file. NULL-safe. */
 void recorder_close(recorder **r);
 
-/* True: from now on this process opens a results file once, also for queries, until it ends or this
- * is called with false (kept_connections.h). For processes that start others. */
+/* true: from now on this process keeps an opened results file open for the next use, also for
+ * queries (kept_connections.h). It does so until it ends or calls this with false. For processes
+ * that start others. */
 void recorder_keep_open(bool keep);
 
-/* For the process that started the others, after they have ended, before it starts them again: the
- * run continues from a checkpoint at `version`. Deletes later steps, passes, evaluations and
- * checkpoints, and the counts of the row; writes event `restarted` with `detail`, and makes the run
- * `running`. ERROR_RESULTS: the run has finished, or there is none. */
+/* The process that started the others calls it after they have ended and before it starts them
+ * again from a checkpoint at `version`. Deletes later steps, passes, evaluations and checkpoints,
+ * and the counts of the row. Writes event `restarted` with `detail` and sets status `running`.
+ * ERROR_RESULTS: the run has finished, or there is none. */
 status recorder_roll_back(const char *path, int64_t run_id, uint64_t version,
                           const char *detail) MUST_CHECK;
 
-/* For the process that started the others, after they have ended. If the run's row is still queued
- * or running, sets status and error, and computes counts from the committed rows. *changed (may be
- * NULL): whether it did. */
+/* The process that started the others calls it after they have ended. If the run's row is still
+ * queued or running, sets status and error, and computes counts from the committed rows. *changed
+ * (may be NULL): whether it did. */
 status recorder_settle(const char *path, int64_t run_id, const char *run_status, const char *error,
                        bool *changed) MUST_CHECK;
 

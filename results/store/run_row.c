@@ -187,8 +187,8 @@ done:
     return result;
 }
 
-/* Executes a statement that may have :id, :version and :detail. *number (may be NULL): its value,
- * or how many rows it changed. */
+/* Executes a statement that may have :id, :version and :detail. *number (may be NULL) ← the value
+ * that it returns, or the number of rows that it changed. */
 static status execute_at(sqlite3 *db, const char *sql, int64_t run_id, uint64_t version,
                          const char *detail, int64_t *number)
 {
@@ -217,7 +217,8 @@ status run_row_roll_back(sqlite3 *db, int64_t run_id, uint64_t version, const ch
         "DELETE FROM evaluation WHERE run_id = :id AND updates > :version",
         "DELETE FROM checkpoint WHERE run_id = :id AND version > :version",
     };
-    /* The counts and the hash are of the lost part. `at` shows that the run continues. */
+    /* The counts and the hash belong to the deleted updates. Member `at` shows that the run
+     * continues. */
     static const char clear[] =
         "UPDATE run SET status = 'running', finished_at = NULL, error = NULL, updates = NULL, "
         "samples_used = NULL, samples_computed = NULL, train_seconds = NULL, sent_bytes = NULL, "

@@ -12,7 +12,7 @@ done:
     return result;
 }
 
-/* Equal to what the views compute for runs without totals (views.sql). */
+/* The totals equal what the views compute for runs without totals (views.sql). */
 static const char *const insert_sql[] = {
     ("INSERT INTO run_staleness"
      " SELECT run_id, staleness, count(*) FILTER (WHERE outcome IN ('applied', 'aggregated')),"
@@ -20,7 +20,7 @@ static const char *const insert_sql[] = {
      "  avg(scale) FILTER (WHERE outcome IN ('applied', 'aggregated'))"
      " FROM push WHERE run_id = ?1 GROUP BY staleness"),
     "INSERT INTO run_worker_time SELECT * FROM where_time_goes WHERE run_id = ?1",
-    /* An event, because files of earlier development versions have no table for it. */
+    /* Torn reads are an event, because older files have no table for them. */
     ("INSERT INTO event (run_id, severity, code, detail)"
      " SELECT ?1, 'info', 'torn_reads', json_object('gradients', count(*), 'torn', sum(torn))"
      " FROM (SELECT max(read_version) > min(read_version) AS torn FROM push"

@@ -34,8 +34,8 @@ done:
     return result;
 }
 
-/* Whether computing leaves the exchange a processor. A launcher may have bound the rank to some of
- * its host's processors. */
+/* Whether a processor is free for the helper thread of overlap.c while all ranks compute. A
+ * launcher may have bound the rank to some of its host's processors. */
 static bool leaves_a_processor(const struct ranks *r, const options *o)
 {
     unsigned threads = (unsigned)options_integer(o, "threads");
@@ -130,7 +130,7 @@ void communicator_add_network(const communicator *c, struct text *out)
         text_add(out, "; MPI_Iallreduce of %zu KiB at a time", c->bucket * sizeof(float) / 1024);
         return;
     }
-    static const char open_mpi[] = "Open MPI v"; /* from version 5 on smsc decides about copies */
+    static const char open_mpi[] = "Open MPI v"; /* framework smsc copies from version 5 on */
     const char *version = sync_library_version();
     const bool newer = strncmp(version, open_mpi, strlen(open_mpi)) == 0 &&
                        strtol(version + strlen(open_mpi), NULL, 10) >= 5;
@@ -251,8 +251,8 @@ double communicator_sent_bytes(const communicator *c)
     return c->sent_bytes;
 }
 
-/* Broadcasts and gathers go through memory of the communicator, not the caller's: after a failed
- * wait MPI may still write to it, and the caller may free its own. */
+/* Broadcasts and gathers use memory of the communicator, not of the caller. After a failed wait,
+ * MPI may still write to that memory, but the caller may free its own. */
 static status reserve_staging(communicator *c, size_t bytes)
 {
     status result = OK;

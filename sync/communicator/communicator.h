@@ -31,8 +31,8 @@ struct communicator_kind {
     bool sends_codes;
     /* Exchanges only vectors in the memory of the rank's GPU (c->place). */
     bool on_device;
-    /* Set for a kind that chooses another one; all functions below are NULL then. Collective; all
-     * ranks choose the same kind. */
+    /* Only for a kind that stands for another one (auto): *out ← that kind. All functions below are
+     * then NULL. Collective; all ranks choose the same kind. */
     status (*choose)(communicator *c, const struct communicator_kind **out);
     /* `count`: the largest vector, notes included. Sets c->state. Sets c->buffer if the kind has
      * faster memory than the heap; else communicator_open allocates it. */
@@ -96,10 +96,9 @@ struct communicator {
  * vectors of up to `count + COMMUNICATOR_NOTES` floats can be exchanged. */
 enum { COMMUNICATOR_NOTES = DEVICE_NOTES };
 
-/* Times timeout_s: the limit of a wait in which another rank may do longer work than an exchange.
- */
+/* Factor on timeout_s for waits in which another rank may do longer work than an exchange. */
 enum { COMMUNICATOR_PATIENCE = 20 };
-/* Times timeout_s: the limit of sync_first_contact. */
+/* Factor on timeout_s for sync_first_contact. */
 enum { FIRST_CONTACT_TIMEOUTS = 2 };
 
 /* Opens the kind that key `communicator` names. Call sync_start() first. Reads keys communicator,
@@ -140,8 +139,8 @@ status communicator_allreduce_scaled(communicator *c, float *data, size_t count,
                                      double *factor) MUST_CHECK;
 /* on_device only: sums over ranks of vectors in the memory of this rank's GPU, for `steps` steps
  * between begin and end. The caller multiplies by 1/size. `sum` queues the sum of a part on
- * `stream`, a cudaStream_t; it is the function of a device_sum, with the communicator as context.
- * `count` of `end`: the floats of a whole step. */
+ * `stream`, a cudaStream_t. It serves as `queue` of a struct device_sum whose context is the
+ * communicator. `count` of `end`: the floats of a whole step. */
 status communicator_device_begin(communicator *c, unsigned steps) MUST_CHECK;
 status communicator_device_sum(void *communicator, float *data, size_t count,
                                void *stream) MUST_CHECK;
@@ -161,7 +160,7 @@ status communicator_mean_of_share(communicator *c, size_t count, float *notes) M
 status communicator_shares_done(communicator *c) MUST_CHECK;
 /* Bytes of vectors that all ranks together have sent so far, by the kinds' cost models. */
 double communicator_sent_bytes(const communicator *c);
-/* What the mean of `count` floats adds to it. */
+/* Bytes that the mean of `count` floats adds to communicator_sent_bytes. */
 double communicator_mean_bytes(const communicator *c, size_t count);
 
 /* ---- the same mean, exchanged while the owner computes (overlap.c) ----------------------------
@@ -177,7 +176,7 @@ bool communicator_same_in_parts(const communicator *c);
 bool communicator_overlap_may_gain(const communicator *c);
 /* Overrides c->has_processor. The same value on all ranks; not during an exchange. */
 void communicator_spare_processors(communicator *c, bool spare);
-/* Number of processors of this host's ranks. */
+/* Number of processors that this host's ranks together may use. */
 unsigned communicator_processors(const communicator *c);
 /* Begins an exchange of data[0..count), which has room for COMMUNICATOR_NOTES floats behind it. No
  * element is final yet. No other exchange may begin before communicator_finish. */

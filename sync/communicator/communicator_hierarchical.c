@@ -25,7 +25,7 @@
 static const char what[] = "the mean gradient";
 
 struct hierarchical_state {
-    MPI_Comm node;    /* the ranks of this node; a host may simulate several */
+    MPI_Comm node;    /* the ranks of this node; one host may simulate several nodes */
     MPI_Comm leaders; /* MPI_COMM_NULL on other ranks */
     int nodes;
     size_t bucket;             /* elements */

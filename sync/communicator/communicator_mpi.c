@@ -5,15 +5,16 @@
  * small vectors (log2 P steps of the whole vector), a ring or halving and doubling for large ones
  * (each rank sends and receives 2·(P − 1)/P of the vector).
  *
- * On one host the mean is one call, and hardly slower than the call alone: with two ranks it costs
- * no pass over the vector (ranks->reduces), nor with 4, 8, … ranks where the update can multiply
- * (communicator_allreduce_scaled). Ranks that exchange again and again within a
- * millisecond wait for each other inside the call, not at the gate before it. Pieces of 8 MiB gain
- * a quarter for 102.4 MB on a quiet host. On a busy one they take eight times as long: ranks wait
- * for each other at each piece, and yield the processor to other programs there.
+ * On one host the mean is one MPI_Allreduce without a further pass over the vector. With two ranks
+ * the MPI operation computes the mean (ranks->reduces). With 4, 8, … ranks the update can multiply
+ * by 1/P (communicator_allreduce_scaled). Ranks that exchange again and again within a millisecond
+ * wait for each other inside the call, not at the gate before it. The vector is not cut into
+ * pieces. With pieces of 8 MiB, 102.4 MB take a quarter less time on a quiet host, but eight times
+ * as long on a busy one: at each piece ranks wait for each other and yield the processor to other
+ * programs.
  *
- * Between hosts it is exchanged in buckets of bucket_kib, each with its own time limit: over a slow
- * link the whole vector may take longer than the limit.
+ * Between hosts the vector is exchanged in buckets of bucket_kib, each with its own time limit:
+ * over a slow link the whole vector may take longer than the limit.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -23,9 +24,9 @@ static const char WHAT[] = "the mean gradient";
 
 enum { GATE_EVERY = 256, OFTEN_NS = 1000000 };
 
-/* All ranks pass the gate at the same exchanges. */
+/* Counts are the same on all ranks, so that all pass the gate at the same exchanges. */
 struct mpi_state {
-    unsigned exchanges, until_gate; /* from one gate to the next; of these, still to come */
+    unsigned exchanges, until_gate; /* per gate; left until the next gate */
     uint64_t at_gate_ns;
 };
 
@@ -46,8 +47,9 @@ done:
 }
 
 /* Waits until every rank has arrived, without processor time. The gate costs a third of the
- * shortest exchange. If exchanges follow each other so fast that waits are short, one in GATE_EVERY
- * passes it, and the others wait inside MPI, which yields the processor. */
+ * shortest exchange. If exchanges follow each other so fast that waits are short, ranks pass the
+ * gate at one exchange in GATE_EVERY. At the other exchanges they wait inside MPI, which yields the
+ * processor. */
 static status arrive(communicator *c)
 {
     status result = OK;
@@ -77,7 +79,7 @@ done:
     return result;
 }
 
-/* The rank waits outside a blocking call: between hosts it can find the missing rank there
+/* Waits by ranks_wait, not in a blocking call. So a rank can find the missing rank on another host
  * (missing_ranks.c), and a helper thread can leave the wait when its rank ends. */
 static status reduce_in_buckets(communicator *c, float *data, size_t count)
 {
@@ -97,7 +99,7 @@ done:
     return result;
 }
 
-/* With two ranks it is the mean. */
+/* With two ranks the result is the mean (ranks->reduces). */
 static status mpi_allreduce_sum(communicator *c, float *data, size_t count)
 {
     const bool in_buckets = c->ranks->gate.page == NULL || (c->in_parts && c->ranks->crowded);

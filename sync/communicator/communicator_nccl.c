@@ -31,7 +31,7 @@
 /* One rank. */
 struct nccl_member {
     char host[64]; /* for messages */
-    char boot[64]; /* identifies the machine: containers on one have different host names */
+    char boot[64]; /* identifies the machine, whose containers have different host names */
     char pci[32];  /* of its GPU */
     int32_t ready; /* NCCL was found */
 };
@@ -176,7 +176,8 @@ done:
     return result;
 }
 
-/* `abandon` ends what NCCL has queued on the GPU. The call itself can block. */
+/* `abandon`: aborts the work that NCCL has queued on the GPU. nccl_leave can block, so the watchdog
+ * limits it. */
 static void leave(communicator *c, bool abandon)
 {
     nccl *n = c->state;
@@ -251,8 +252,8 @@ done:
     return result;
 }
 
-/* Calls of CUDA and NCCL block if too much work is queued: behind long steps, or behind a rank that
- * hangs. */
+/* Calls of CUDA and NCCL block if too much work is queued, for example behind a rank that hangs. So
+ * the watchdog limits them until nccl_device_end. */
 static status nccl_device_begin(communicator *c, unsigned steps)
 {
     status result = OK;

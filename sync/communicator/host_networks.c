@@ -95,8 +95,8 @@ static bool read_subnet(const char *text, struct subnet *out)
     return true;
 }
 
-/* Finds an IPv4 address of this host on interface "eth0" or in subnet "10.0.0.0/8": the first one,
- * or if `wanted` is not NULL only that one. */
+/* Finds the first IPv4 address of this host on interface "eth0" or in subnet "10.0.0.0/8".
+ * `wanted`: only this address counts; NULL: any. */
 static bool find_address(const char *item, const struct in_addr *wanted, struct in_addr *out)
 {
     struct subnet subnet = {0};

@@ -14,9 +14,9 @@
  * btl_tcp_if_include or btl_tcp_if_exclude is kept. */
 status host_networks_choose(const char *chosen) MUST_CHECK;
 
-/* Writes an IPv4 address of this host that `chosen`, a key network.interface, names, into `out` of
- * `room` bytes: `wanted` ("": none) if it is among them, else the first. ERROR_USAGE: there is
- * none. */
+/* Writes an IPv4 address of this host into `out` of `room` bytes. `chosen` (key network.interface)
+ * names the addresses that count. The function writes `wanted` if it is among them, else the first;
+ * `wanted` may be "". ERROR_USAGE: this host has no such address. */
 status host_networks_address(const char *chosen, const char *wanted, char *out,
                              size_t room) MUST_CHECK;
 

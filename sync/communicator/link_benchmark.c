@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum { TAG = 30003, ROUND_TRIPS = 200, FIRST_BYTES = 64 << 10, MOST_BYTES = 64 << 20, MEANS = 3 };
-#define LONG_ENOUGH_S 0.25 /* one message; a switch's buffers hide little of it then */
+#define LONG_ENOUGH_S 0.25 /* a switch's buffers distort the rate of a shorter message */
 
 static const char WHAT[] = "a message over the link";
 
@@ -66,7 +66,7 @@ done:
 /* ---- the two ranks ------------------------------------------------------------------------------
  */
 
-/* A request of the first rank to the second: receive `bytes` bytes, or send them back. 0: end. */
+/* The first rank asks the second to receive `bytes` bytes, or to send them if `back`. 0: end. */
 struct link_benchmark_order {
     uint64_t bytes;
     bool back;
@@ -187,7 +187,7 @@ status link_benchmark_mean_seconds(communicator *c, size_t count, double *out)
         const uint64_t begun = clock_ns();
         TRY(communicator_allreduce_mean(c, data, count));
         const double seconds = (double)(clock_ns() - begun) * 1e-9;
-        if (i == 1 || (i > 1 && seconds < *out)) /* without the first, which maps memory */
+        if (i == 1 || (i > 1 && seconds < *out)) /* the first mean does not count: it maps memory */
             *out = seconds;
     }
 done:

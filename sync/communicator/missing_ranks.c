@@ -21,8 +21,8 @@
 
 enum { TAG = 30000, TAG_LEAVE, HOST = 64, NAMED_MOST = 8 };
 enum { LISTEN_LEAST_MS = 100, LISTEN_MS = 1000 };
-enum { LEAVE_MS = 1800 };              /* after the roll call began, at the latest */
-enum { LEAVE_WITHOUT_CALL_MS = 2000 }; /* if this rank has made no roll call */
+enum { LEAVE_MS = 1800 };              /* latest time to leave, after the roll call began */
+enum { LEAVE_WITHOUT_CALL_MS = 2000 }; /* time to leave if this rank has made no roll call */
 
 struct missing_ranks {
     unsigned rank, size;
@@ -98,8 +98,8 @@ static bool has_arrived(MPI_Request *request)
     return arrived != 0;
 }
 
-/* Number of messages `from` that have not arrived. If `but` is set, ranks whose message `but` has
- * not arrived are not counted. */
+/* Number of ranks whose message `from` has not arrived. If `but` is set, ranks whose message `but`
+ * has not arrived are not counted. */
 static unsigned count_silent(const struct missing_ranks *r, MPI_Request *from,
                              const MPI_Request *but)
 {
@@ -128,7 +128,7 @@ static unsigned count_missing(const struct missing_ranks *r)
     }
 }
 
-/* Its requests stay open: this process ends and frees nothing (ranks_abandon). */
+/* The requests stay open, because this process ends and frees nothing (ranks_abandon). */
 void missing_ranks_add(const communicator *c, struct text *out)
 {
     struct missing_ranks *r = c->ranks->missing_ranks;

@@ -19,12 +19,14 @@ static bool launched(void)
 }
 
 /* For pipelines. By default a large message moves only while both ranks are inside MPI: a stage
- * would wait until the stage before it has computed the next micro-batch. Where the receiver may
- * read the sender's memory (choose_copies), it copies a large message alone. Small messages, and
- * all messages elsewhere, go through shared memory at once. Four stages of a step of 400 ms in 8
- * micro-batches then idle 28.6 % of their time, else 63 % (formula: 27.3). A message needs one of 8
- * buffers by default; the ninth waits until its sender calls MPI. Two stages with 32 micro-batches
- * idle 43 % with 8 buffers and 5 % with one buffer each (formula: 3.0). */
+ * would wait until the stage before it has computed the next micro-batch. If the receiver may read
+ * the sender's memory (choose_copies), it copies a large message without the sender. Otherwise, and
+ * for small messages, the data go through shared memory at once. By default a message needs one of
+ * 8 buffers; the ninth message waits until its sender calls MPI.
+ *
+ * Measured: four stages with 8 micro-batches and steps of 400 ms idle 28.6 % of the time, and 63 %
+ * with the defaults (pipeline_bubble: 27.3 %). Two stages with 32 micro-batches idle 5 % with a
+ * buffer for each message, and 43 % with 8 buffers (pipeline_bubble: 3.0 %). */
 void sync_expect_messages(unsigned in_flight)
 {
     enum { BUFFER = 65536, BUFFERS_MOST = 256, OTHERS = 16, ROOM = 4 << 20 };
@@ -63,7 +65,7 @@ static void choose_copies(void)
     }
 }
 
-/* Slurm: a step on one node. */
+/* srun does not set Open MPI's variables: then the number of nodes of the Slurm step counts. */
 bool sync_on_one_host(void)
 {
     const char *size = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
@@ -89,7 +91,8 @@ bool ranks_may_take_turns(void)
     return MPI_Query_thread(&level) == MPI_SUCCESS && level >= MPI_THREAD_SERIALIZED;
 }
 
-/* MPI_Init waits for all ranks. On several hosts it has no limit of its own if one is missing. */
+/* MPI_Init waits for all ranks. On several hosts it has no time limit of its own, so the watchdog
+ * sets one. */
 static status init(void)
 {
     enum { LIMIT_S = 600 };
@@ -121,7 +124,8 @@ status sync_start(unsigned *rank, unsigned *size)
         if (getppid() != parent)
             FAIL(ERROR_PEER, "the launcher of this rank has ended; start the run again");
     }
-    /* So that short sleeps between tests for messages do not last 50 µs longer. */
+    /* By default Linux makes each sleep up to 50 µs longer. Ranks sleep for less between tests for
+     * messages. */
     prctl(PR_SET_TIMERSLACK, 1000UL);
     choose_copies();
     /* Blocking calls yield the processor while they wait: on shared processors a rank that spins
@@ -176,7 +180,7 @@ done:
 
 void sync_end(status result)
 {
-    /* After a good end, rank 0 may still write its results. */
+    /* After a run without an error, rank 0 may still write its results. */
     const double limit_s = result == OK || result == STOPPED ? 60 : 2;
     int initialised = 0, finalised = 0;
     const struct error why = error_save();

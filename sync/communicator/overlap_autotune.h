@@ -29,8 +29,9 @@ bool autotune_overlaps(const struct overlap_autotune *t);
 void autotune_took(struct overlap_autotune *t, uint64_t ns);
 /* Whether all steps are measured; the next step carries the vote. */
 bool autotune_votes(const struct overlap_autotune *t);
-/* 1: for overlap, if it gains at least 1 % in the median and is faster in three of four pairs; else
- * 0. If both are equally fast, one of 14 trials has that many pairs by chance. */
+/* 1: this rank votes for overlap, which gains at least 1 % in the median and is faster in three of
+ * four pairs. 0: against it. If both are equally fast, so many pairs favour overlap by chance in
+ * one of 14 trials. */
 float autotune_vote(const struct overlap_autotune *t);
 
 #endif

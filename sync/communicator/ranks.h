@@ -9,9 +9,9 @@
  * ranks have arrived before the first collective call.
  *
  * The gate is a barrier. Ranks of one host share a page of memory: each rank writes there that it
- * has arrived, and the last one opens the gate. The others spin for some microseconds (only if
- * every rank has a processor), then sleep on a futex. A waiting rank reads on the page which ranks
- * are missing. Ranks of several hosts use MPI_Ibarrier, tested with growing sleeps in between. A
+ * has arrived, and the last one opens the gate. The others spin for 200 µs at most (only if every
+ * rank has a processor), then sleep on a futex. A waiting rank reads on the page which ranks are
+ * missing. Ranks of several hosts use MPI_Ibarrier, tested with growing sleeps in between. A
  * communicator may have more gates, for some of the ranks of a host.
  */
 #ifndef GRADLAG_SYNC_COMMUNICATOR_RANKS_H
@@ -38,7 +38,7 @@ struct ranks {
     /* MPI_SUM. With two ranks, each element is added once: then the operation also multiplies by ½,
      * which saves a pass over the vector. The bits are the same. */
     MPI_Op reduces;
-    bool owns_reduces; /* MPI_SUM is not ours, and without MPI there is no operation */
+    bool owns_reduces; /* false: `reduces` is MPI_SUM, or there is no MPI */
     bool one_host;
     unsigned here;       /* ranks of this host */
     unsigned processors; /* that all ranks of this host together may use */
@@ -79,8 +79,8 @@ status gate_vote(communicator *c, struct gate *g, bool vote, bool *all,
 
 /* Writes the time to the page of `g`: this rank waits for others, perhaps inside an MPI call. */
 void ranks_mark_waiting(const struct gate *g);
-/* Adds the error message of a wait that timed out, at `g` or for a message. `in_call`: on the
- * watchdog's thread. */
+/* Adds the error message of a wait that timed out, at `g` or for a message. `in_call`: the
+ * watchdog's thread calls it, because the rank is inside an MPI call. */
 void ranks_add_timeout(const communicator *c, const struct gate *g, uint64_t waited_ns,
                        const char *what, bool in_call, struct text *out);
 
@@ -131,7 +131,7 @@ status ranks_reduce(communicator *c, float *data, size_t count) MUST_CHECK;
 /* Begins the same by MPI_Iallreduce; ranks_wait completes it. */
 status ranks_begin_reduce(communicator *c, float *data, size_t count,
                           MPI_Request *request) MUST_CHECK;
-/* Makes a mean of what ranks->reduces gave. */
+/* Turns the result of ranks->reduces into the mean, in place. */
 void ranks_complete_mean(const communicator *c, float *data, size_t count);
 
 /* Bytes that all ranks together send in a reduce-scatter and an allgather of `count` floats:
@@ -157,7 +157,7 @@ status watchdog_open(void) MUST_CHECK; /* calls are counted: one thread per proc
 void watchdog_close(void);
 void watchdog_arm(double limit_s, const char *what); /* `what` must outlive the call */
 void watchdog_disarm(void);
-/* Sets the communicator whose missing ranks its messages name; NULL: none. */
+/* Sets the communicator whose missing ranks the watchdog's messages name; NULL: none. */
 void watchdog_watch(const communicator *c);
 
 #endif

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #define SPIN_NS 200000u /* a wake-up across cores costs tens of microseconds */
-/* A waiting rank writes the time several times a second. A rank whose time is older than this, and
- * older than half the wait of the rank that asks, does not wait. On a busy machine a second may
- * pass between two writes. */
+/* A waiting rank writes the time several times a second. A rank counts as not waiting if its time
+ * is older than this, and older than half the wait of the rank that asks. On a busy machine a
+ * second may pass between two writes. */
 #define NOT_WAITING_NS 1000000000u
 #define GAVE_UP        UINT64_MAX /* instead of a time: the wait of this rank timed out */
 
@@ -27,7 +27,7 @@ struct gate_page {
     _Alignas(64) atomic_uint arrived;
     _Alignas(64) atomic_uint round;    /* the futex */
     _Alignas(64) atomic_uint sleepers; /* no system call if it is 0 */
-    atomic_uint vetoed[2]; /* by parity of the round: the next round if a rank voted no */
+    atomic_uint vetoed[2];             /* [round % 2]: round + 1 if a rank voted no */
     struct {
         _Alignas(64) atomic_uint
             round; /* the next round of this rank; it equals the gate's if the rank is missing */
@@ -80,8 +80,8 @@ static bool has_arrived(const struct gate *g, unsigned i)
 struct missing {
     const struct gate *gate;
     bool at_gate;       /* the rank waits at the gate, not for a message */
-    uint64_t before_ns; /* they last wrote that they wait before this time: they died, hang or
-                           compute */
+    uint64_t before_ns; /* a rank that last wrote its time before this does not wait: it died, hangs
+                           or computes */
 };
 
 static bool is_missing(const struct missing *m, unsigned i)
@@ -100,7 +100,7 @@ static unsigned next_missing(const struct missing *m, unsigned i)
     return i < size ? i : m->gate->size;
 }
 
-/* A rank whose last time is before this one does not wait. */
+/* Returns a time. A rank that last wrote its time before it counts as not waiting. */
 static uint64_t silent_before_ns(uint64_t waited_ns)
 {
     return clock_ns() - (waited_ns / 2 > NOT_WAITING_NS ? waited_ns / 2 : NOT_WAITING_NS);
@@ -112,7 +112,7 @@ static struct missing find_missing(const struct gate *g, uint64_t waited_ns)
                         .at_gate = g->page != NULL && has_arrived(g, g->index),
                         .before_ns = silent_before_ns(waited_ns)};
     if (m.at_gate && next_missing(&m, 0) == g->size)
-        m.before_ns = UINT64_MAX; /* all that are absent wait for something else */
+        m.before_ns = UINT64_MAX; /* all absent ranks wait for something else: name all of them */
     return m;
 }
 
@@ -236,7 +236,7 @@ done:
 
 static void futex_sleep(atomic_uint *word, unsigned value)
 {
-    struct timespec a_while = {.tv_nsec = 100000000}; /* then wait_limit_check */
+    struct timespec a_while = {.tv_nsec = 100000000}; /* the caller then calls wait_limit_check */
     syscall(SYS_futex, word, FUTEX_WAIT, value, &a_while, NULL, 0);
 }
 
@@ -245,8 +245,7 @@ static void futex_wake_all(atomic_uint *word)
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Spins for a few microseconds if the rank has its own processor; returns whether the gate opened.
- */
+/* Spins for SPIN_NS at most, if the rank has its own processor; returns whether the gate opened. */
 static bool spin_at_gate(const communicator *c, struct gate_page *gate, unsigned round,
                          uint64_t since_ns)
 {

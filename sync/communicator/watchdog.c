@@ -4,8 +4,8 @@
  * All ranks have passed the gate when one enters such a call, so it lasts milliseconds unless a
  * rank stops in the middle of it. MPI offers no way out of the call then, so this thread ends the
  * process with ERROR_PEER's exit code, and the launcher ends the other ranks. While the rank is
- * inside the call, this thread writes to the gate's page that the rank waits; a stopped rank does
- * not.
+ * inside the call, this thread writes to the gate's page that the rank waits. If the rank's process
+ * is stopped, this thread is stopped too and writes nothing.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -48,7 +48,7 @@ static void end_process(uint64_t waited_ns)
     _exit(ERROR_PEER);
 }
 
-/* A quarter of a second: other ranks count a rank as missing whose time is a second old. */
+/* A quarter of a second: other ranks count a rank as missing if its time is a second old. */
 static void sleep_briefly(void)
 {
     struct timespec until;

@@ -4,13 +4,13 @@
  *
  * Codes of single floats (fp16, bf16) travel like reduction=ordered, piece by piece: every rank
  * gets its chunk of a piece from all ranks, decodes and sums, encodes the mean and sends it to all.
- * This rounds the mean once more. Its rounding error × P goes into the residual of the rank that
- * rounded it, because that rank's next gradient counts 1/P. The ranks together send 2·(P − 1) × the
- * bytes of a code.
+ * Encoding rounds the mean once more. The rank that encodes adds the rounding error × P to its
+ * residual, because the mean takes 1/P of that rank's next gradient. All ranks together send the
+ * bytes of a code 2·(P − 1) times.
  *
  * Codes of the whole vector (topk, sign) go to every rank, which decodes and sums all of them:
- * P·(P − 1) × the bytes of a code, and as much work on each rank. That is less than float32 if a
- * code has less than 2/P of its bytes.
+ * P·(P − 1) × the bytes of a code, and as much work on each rank. This sends less than float32 does
+ * if a code has less than 2/P of the vector's bytes.
  *
  * In both cases, the uncompressed notes and a flag are exchanged first: P·(P − 1) × 28 bytes. The
  * flag is set if no update takes the gradient (optimizer_takes()). If a flag is set, or a note is
@@ -38,9 +38,9 @@ struct exchange_layout {
 
 struct compression_exchange {
     const communicator *c;
-    char *code;                    /* this rank's, of the vector or of a piece */
-    char *received;                /* [size] of the vector or of this rank's chunk of a piece */
-    float *notes;                  /* [size][NOTES_AND_FLAG] */
+    char *code;     /* this rank's code of the vector or of a piece */
+    char *received; /* [size] codes of the vector, or of this rank's chunk of a piece */
+    float *notes;   /* [size][NOTES_AND_FLAG] */
     struct exchange_layout pieces; /* of the piece under way */
 };
 

@@ -30,7 +30,8 @@ struct pipeline_kind {
     bool flushes;
     /* The n-th of the 2 × units actions of stage `stage` of `stages`. */
     struct pipeline_action (*action)(unsigned stage, unsigned stages, uint64_t units, uint64_t n);
-    /* The largest number of units between their forward and their backward at this stage. */
+    /* The largest number of units whose forward this stage has begun and whose backward is not
+     * complete. */
     uint64_t (*in_flight)(unsigned stage, unsigned stages, uint64_t units);
 };
 extern const struct registry pipeline_registry;

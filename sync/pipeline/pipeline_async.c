@@ -21,14 +21,14 @@ enum note { NOTE_LOSS, NOTE_DIVERGED, NOTE_LAST, NOTE_STOP = NOTE_LAST };
 struct push_row { /* one stage's update */
     double loss, rate, gap, norm, at_seconds;
     float pull_us, compute_us, apply_us, queue_us, forward_us, backward_us;
-    uint64_t read_version, version; /* of its forward; before its update */
+    uint64_t read_version, version; /* versions at its forward and before its update */
     uint64_t reason;                /* enum push_reason: why it was not used */
 };
 
 struct async {
     struct pipeline_loop *l;
     uint64_t units; /* of the run; fewer after a request to stop */
-    uint64_t done;  /* backwards */
+    uint64_t done;  /* units whose backward is complete */
     bool records, stopping;
     struct push_row *rows, *gathered;
     unsigned row_count;
@@ -163,7 +163,7 @@ done:
     return result;
 }
 
-/* A divergence is known on some ranks; after this on all. */
+/* *out ← whether any rank knows of a divergence. Collective. */
 static status any_diverged(struct async *a, bool *out)
 {
     status result = OK;
@@ -174,8 +174,8 @@ done:
     return result;
 }
 
-/* Every rank calls it after each unit, also after a divergence, because it is collective. Then the
- * stages have different versions, which no checkpoint may hold. */
+/* Every rank calls it after each unit, also after a divergence, because it is collective. After a
+ * divergence the stages have different versions, so no checkpoint is written. */
 static status report_update(struct async *a, struct pipeline_slot *s, const struct push_row *row)
 {
     status result = OK;
@@ -186,8 +186,8 @@ static status report_update(struct async *a, struct pipeline_slot *s, const stru
 
     if (a->records)
         a->rows[a->row_count++] = *row;
-    /* Ranks sleep at a barrier and MPI moves no data meanwhile: the stage before must first have
-     * received the messages that it needs to arrive there. */
+    /* At a barrier this rank sleeps, and MPI moves no data meanwhile. The stage before needs this
+     * rank's messages to reach the barrier, so it must receive them first. */
     if (a->row_count == PIPELINE_ROWS || barrier) {
         TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward_notes_request));
         TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward));
@@ -306,7 +306,7 @@ status pipeline_without_flush(struct pipeline_loop *l)
 
     a.units = total / l->update_samples + (total % l->update_samples != 0);
     a.records = l->report.records_steps;
-    l->report.records_steps = false; /* rows of `push` instead, which have a staleness */
+    l->report.records_steps = false; /* gather_rows records rows of `push` instead */
     TRY(memory_new(&a.rows, PIPELINE_ROWS, sizeof *a.rows, "rows"));
     TRY(memory_new(&a.gathered, (size_t)PIPELINE_ROWS * l->c->size, sizeof *a.gathered, "rows"));
     TRY(run(&a));

@@ -49,7 +49,8 @@ static unsigned find_missing(const struct pipeline_link *l, uint64_t waited_ns)
     return missing;
 }
 
-/* One of the ranks that wait for all logs, and those that wait directly for the missing rank. */
+/* Whether this rank logs. Every rank that waits directly for the missing rank does. Of the ranks
+ * that wait for all ranks, only the first does. */
 static bool logs(const struct pipeline_link *l, unsigned missing)
 {
     const unsigned on = atomic_load(&l->page->rank[l->c->rank].on);

@@ -3,9 +3,9 @@
  * replicas of a stage by a mean in rank order. Every wait has the communicator's limit.
  *
  * Ranks of one host write to a shared page which rank they wait for. A rank that times out follows
- * this chain and names the rank at its end: the one that died or hangs. Its own neighbour may only
- * be waiting too. A rank that stopped while it waited still names another rank on the page, so the
- * chain also ends at a rank that no longer writes the time (ranks_is_silent).
+ * this chain and names the rank at its end, which died or hangs. The neighbour of the rank that
+ * timed out may only be waiting too. A rank that stopped while it waited still names another rank
+ * on the page, so the chain also ends at a rank that no longer writes the time (ranks_is_silent).
  */
 #ifndef GRADLAG_SYNC_PIPELINE_PIPELINE_LINK_H
 #define GRADLAG_SYNC_PIPELINE_PIPELINE_LINK_H

@@ -17,7 +17,7 @@ struct pipeline_loop {
     struct training_length length;
     struct schedule schedule;
     struct sync_metrics report;
-    uint64_t samples, computed; /* in updates; with flushes, also in the gradient of a failed one */
+    uint64_t samples, computed; /* used by updates; computed (0 without flushes) */
     /* With flushes only: */
     bool stopped;
     double seconds; /* training time that all ranks agree on, after the last update */

@@ -1,6 +1,6 @@
 /*
- * pipeline_passes.h — rows of `pass` for timelines (key trace): when a stage computed the forward
- * or backward of which micro-batch. Without key trace nothing is kept.
+ * pipeline_passes.h — rows of `pass` for timelines (key trace): which stage computed the forward or
+ * backward of which micro-batch, and when. Without key trace nothing is kept.
  */
 #ifndef GRADLAG_SYNC_PIPELINE_PIPELINE_PASSES_H
 #define GRADLAG_SYNC_PIPELINE_PIPELINE_PASSES_H

@@ -1,10 +1,10 @@
 /*
- * pipeline_trainer.c — one rank of a pipeline. Beside it: trainer.c, whose rank computes a whole
- * gradient; this one computes its stage's part of it, micro-batch by micro-batch.
+ * pipeline_trainer.c — one rank of a pipeline. Compare trainer.c: there a rank computes a whole
+ * gradient. Here a rank computes its stage's part of the gradient, micro-batch by micro-batch.
  *
- * An update: forwards and backwards of the stage in the order of its kind, the mean over replicas,
- * and the update of the stage's slice. Then all ranks compare notes. Only if all values are finite
- * does the new version become the current one.
+ * An update has three parts: the stage's forwards and backwards in the order of the pipeline's
+ * kind, the mean over replicas, and the update of the stage's slice. Then all ranks compare notes.
+ * Only if all values are finite does the new version become the current one.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -31,7 +31,8 @@ done:
     return result;
 }
 
-/* With flushes a multiple of whole updates; without, also the passes that stages are ahead. */
+/* The largest number of passes between two gathers. With flushes these are the passes of whole
+ * updates. Without flushes they include the passes by which a stage is ahead. */
 static uint32_t passes_most(const struct pipeline_loop *l)
 {
     enum { ROWS = 1024 };
@@ -295,7 +296,7 @@ static void count_up(struct pipeline_loop *l, struct training_outcome *out)
     out->train_seconds = sync_metrics_seconds(&l->report);
 }
 
-/* A divergence ends all ranks: records the rest of the rows. The error stays. */
+/* After a divergence, on all ranks: records the rest of the rows. Keeps the error message. */
 static void leave(struct pipeline_loop *l)
 {
     const struct error why = error_save();
