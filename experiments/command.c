@@ -267,8 +267,8 @@ static status check_output(status result)
     return result;
 }
 
-/* A process of a run dies with its parent, which is the starter or mpirun. If the starter is gone
- * before prctl() takes effect, no signal comes: then exit here. */
+/* A process of a run dies with its parent, which is the starter or mpirun. If the starter ended
+ * before prctl() took effect, the kernel sends no signal, so exit here. */
 static void follow_starter(void)
 {
     if (status_pipe_exists()) {
@@ -314,7 +314,7 @@ int command_main(int argc, char **argv)
         log_debug("raised at %s, exit code %d (%s)", error_origin(), (int)result,
                   status_name(result));
     }
-    if (threads_abandoned() > 0) { /* they may still use what exit() would destroy */
+    if (threads_abandoned() > 0) { /* an abandoned thread may still use what exit() would destroy */
         fflush(NULL);
         _exit((int)result);
     }

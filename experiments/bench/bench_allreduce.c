@@ -50,7 +50,8 @@ static double processor_ms(void)
            (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-3;
 }
 
-/* z NULL: no compression. The update may multiply by the factor, as in training. */
+/* z NULL: no compression. The result may then lack a factor by which the update multiplies in
+ * training. */
 static status exchange(communicator *c, compression *z, float *data, size_t count)
 {
     float notes[COMMUNICATOR_NOTES] = {0};
@@ -131,8 +132,8 @@ done:
     return result;
 }
 
-/* Exchanges and plain calls take turns, and each is first in every second round: the order of ranks
- * at the barrier is not the same before the first as before the second. */
+/* Exchanges and plain calls take turns. Each kind goes first in every second round, because ranks
+ * leave the barrier in another order before the first call of a round than before the second. */
 static status repeat_exchanges(const struct bench *b, communicator *c, compression *z, size_t count,
                                unsigned rounds, bool has_peer, struct taken of[2])
 {

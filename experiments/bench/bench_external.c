@@ -2,9 +2,9 @@
  * bench_external.c — `gradlag bench external`: what a step of model=external costs beside the
  * program's own computation.
  *
- *   step       worker_gradient: draws the samples and waits for the program's answer, as a worker
- *              does whose parameters and gradient the program maps
- *   own        the program's computation alone, as it measures it in the same steps
+ *   step       worker_gradient: draws the samples and waits for the program's answer. Parameters
+ *              and gradient are in shared memory, which the program maps
+ *   own        the computation alone, as the program measures it in the same steps
  *   overhead   the median of step time / own time − 1, over the repeats
  */
 #include "base/clock.h"
@@ -67,7 +67,8 @@ static void close_subject(struct bench_external_subject *s)
     shared_memory_free(s->gradient);
 }
 
-/* Steps for as long as key `seconds` says; times of one step in seconds. */
+/* Makes steps for the time of key `seconds`. *step_s and *own_s: mean times of one step, in
+ * seconds. */
 static status repeat(const struct bench *b, struct bench_external_subject *s, double *step_s,
                      double *own_s)
 {

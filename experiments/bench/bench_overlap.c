@@ -3,13 +3,14 @@
  * ranks) with and without overlap, in turn, so that both run under the same load. Restarts itself
  * under mpirun.
  *
- * exposed: the time that the exchange adds to a step: waiting and summing after the gradient is
- * complete, and work between operators. hidden: 1 − exposed with / exposed without. flown: the time
- * that the helper thread spent on parts that were complete in time (step.hidden_us).
+ * exposed: the time that the exchange adds to a step. It waits and sums after the gradient is
+ * complete, and it works between operators. hidden: 1 − exposed with overlap / exposed without.
+ * flown: the time that the helper thread spent on parts that it exchanged before the gradient was
+ * complete (step.hidden_us).
  *
- * could be hidden: the hidden share if each part started as soon as it is final, one after the
- * other, as fast as without overlap (only with clock=wall). overlap=auto keeps it: 1 if the trial
- * of overlap=auto would keep overlap on this machine.
+ * could be hidden: the hidden share if each part were exchanged as soon as it is final, one part
+ * after the other, as fast as without overlap (only with clock=wall). overlap=auto keeps it: 1 if
+ * the trial of overlap=auto would keep overlap on this machine.
  *
  * With compute=slept a step sleeps for as long as each operator took, so that the exchange has the
  * processor to itself, as with a GPU or a free core. The time of the exchange during these sleeps
@@ -48,7 +49,7 @@ const struct option bench_overlap_keys[] = {
     {0},
 };
 
-/* From at_ns on, after the begin of the step, elements from final_from on are final. */
+/* at_ns after the start of the step, elements [final_from, count) of the gradient are final. */
 struct final_moment {
     uint64_t at_ns;
     size_t final_from;
@@ -57,7 +58,7 @@ enum { MOMENTS = 512, PROFILED = 11 };
 struct gradient_profile {
     struct final_moment at[MOMENTS];
     unsigned count;
-    uint64_t compute_ns; /* of that gradient */
+    uint64_t compute_ns; /* time of the whole gradient */
 };
 
 struct subject {
@@ -274,7 +275,7 @@ static status measure(const struct bench *b, struct subject *s, const char *name
     for (unsigned repeat = 0; repeat <= b->repeats; repeat++) {
         struct times of[KINDS] = {0};
         for (unsigned turn = 0; turn < KINDS; turn++) {
-            unsigned kind = (turn + repeat) % KINDS; /* each kind is first in every second turn */
+            unsigned kind = (turn + repeat) % KINDS; /* first in every second repeat */
             TRY(communicator_barrier(s->c));
             for (unsigned i = 0; i < steps; i++)
                 TRY(one_step(s, kind == WITH, &of[kind]));

@@ -90,8 +90,8 @@ void push_pull_listens(struct exchange_board *board, unsigned server, const char
 /* ---- windows of time ----------------------------------------------------------------------------
  */
 
-/* The last worker sets the begin. A window has IN_WINDOW exchanges of the slowest worker or more.
- */
+/* The last worker that calls this sets the start of the first window. A window is long enough for
+ * IN_WINDOW exchanges of the slowest worker. */
 void push_pull_ready(const struct scenario *s, uint64_t started_ns, unsigned exchanges)
 {
     struct exchange_board *board = s->board;
@@ -146,8 +146,7 @@ static pid_t start(const struct scenario *s, unsigned index, role_function *role
     _exit(code);
 }
 
-/* Waits for process `index`; returns the process's error. */
-/* Of a process that ended with an error. */
+/* Sets and returns the error of process `index`, which ended with an error. */
 static status error_of(const struct scenario *s, unsigned index)
 {
     const char *text = s->board->message[index];

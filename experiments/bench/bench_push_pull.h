@@ -56,9 +56,9 @@ void push_pull_ready(const struct scenario *s, uint64_t started_ns, unsigned exc
 /* Counts an exchange of worker `index`, completed now. False: the last window is over. */
 bool push_pull_count(const struct scenario *s, unsigned index);
 
-/* bench_links.c: sends `count` floats one way, in chunks through a channel or a raw connection, or
- * as one message through a plain link, and waits for an answer. With fewer floats than LINK_LEAST:
- * only a ping. */
+/* bench_links.c: the source sends `count` floats and waits for an answer. A channel and a raw
+ * connection transfer them in chunks, a plain link in one message. With fewer floats than
+ * LINK_LEAST the channel sends only a ping. */
 enum { LINK_LEAST = 1000 };
 role_function link_sink, link_source, link_plain_sink, link_plain_source, link_raw_sink,
     link_raw_source;

@@ -15,7 +15,7 @@ struct bench_runs {
 #define BENCH_RUNS_NONE                                                                            \
     {                                                                                              \
         .log = -1                                                                                  \
-    } /* for bench_runs_close() before bench_runs_open() */
+    } /* initial value: bench_runs_close() is safe before bench_runs_open() */
 
 status bench_runs_open(struct bench_runs *r, const char *benchmark) MUST_CHECK;
 void bench_runs_close(struct bench_runs *r);

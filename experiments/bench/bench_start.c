@@ -44,7 +44,8 @@ static status time_gradlag(struct start_subject *s, const char *command, const c
     return bench_runs_gradlag(&s->runs, command, settings, NULL, seconds);
 }
 
-/* mpirun, and ranks that call MPI_Init and MPI_Finalize alone: this benchmark, see bench_start. */
+/* Starts mpirun with this benchmark as ranks, which only call MPI_Init and MPI_Finalize
+ * (start_mpi_alone). */
 static status time_mpi(struct start_subject *s, double *seconds)
 {
     status result = OK;

@@ -188,7 +188,7 @@ static status open_subject(struct bench_step_subject *s, const struct bench *b, 
     if (has_bounds(b)) {
         TRY(open_bounds(s, (uint32_t)options_integer(s->settings, "batch")));
         s->measured[PRODUCTS] = true;
-        s->measured[PRIMITIVES] = !reads_tokens(model); /* those have no pools and batch norms */
+        s->measured[PRIMITIVES] = !reads_tokens(model); /* else equal to products */
     }
     if (worker_place(s->worker) != NULL) {
         TRY(worker_reside(s->worker, 0, MOMENTUM.states, &s->resident));
@@ -199,7 +199,7 @@ done:
     return result;
 }
 
-/* As many steps as the host waits for at once. */
+/* Makes one round of steps: as many as the host waits for at once. */
 static status run_resident(struct bench_step_subject *s, unsigned *steps)
 {
     status result = OK;

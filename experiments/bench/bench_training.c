@@ -2,8 +2,9 @@
  * bench_training.c — `gradlag bench training`: runs of the whole program.
  *
  *   modes        asynchronous and synchronous runs in turn: samples per second of training time
- *   evaluation   the seconds of all evaluations of an asynchronous run with a pause, on all cores
- *                of this process and on one; and what evaluations without a pause cost the training
+ *   evaluation   evaluations of an asynchronous run. With a pause of training: their total seconds,
+ *                on all cores of this process and on one. Without a pause: the samples per second
+ *                of training, compared with a run without evaluations
  *
  * Rates are those that the runs recorded, on data that each process generates.
  */

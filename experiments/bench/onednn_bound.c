@@ -89,7 +89,7 @@ static status add_product_bf16(onednn_bound *b, char ta, char tb, uint32_t m, ui
     onednn_layout layouts[3] = {NULL};
     dnnl_primitive_desc_t d = NULL;
     const dnnl_dims_t shapes[3] = {{m, k}, {k, n}, {m, n}};
-    (void)tb; /* the product chooses the layout of every operand */
+    (void)tb; /* unused: oneDNN chooses the layout of every operand */
     for (int i = 0; i < 3; ++i) {
         TRY_DNNL(onednn_layout_open(&layouts[i], 2, shapes[i],
                                     i == 2 && ta == 'T' ? dnnl_f32 : dnnl_bf16,

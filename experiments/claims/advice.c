@@ -80,7 +80,7 @@ static void read_cell(struct advice *a, char *const *names, char *const *fields,
         c->at[i] = number_of(names, fields, count, axes[i].column);
 }
 
-/* `experiment`: NULL, all. */
+/* `experiment` NULL: the cells of all experiments. */
 static status read_cells(struct advice *a, const char *experiment)
 {
     status result = OK;
@@ -191,8 +191,8 @@ static bool is_of_same_data(const struct advice_cell *a, const struct advice_cel
            strcmp(a->dataset, b->dataset) == 0;
 }
 
-/* Whether the first cell is more like the settings. The model decides, then the dataset; the step
- * time, only within an experiment. */
+/* Whether cell `a` matches the settings better than cell `b`. The model decides, then the dataset.
+ * The step time decides only between cells of the same experiment, model and dataset. */
 static bool is_more_like(const struct advice_cell *a, const struct advice_cell *b,
                          const struct settings *s)
 {
@@ -265,8 +265,9 @@ static bool same_group(const struct advice_cell *a, const struct advice_cell *b,
     return true;
 }
 
-/* The nearest values of the kept cells on both sides; equal if one of them is the wanted value or
- * if the wanted value is beyond the map. `of`: only among the cells of its group; NULL: all. */
+/* Finds the nearest values of the kept cells below and above the wanted value. Both are equal if a
+ * cell has the wanted value, or if the wanted value is outside the map. `of`: only cells of its
+ * group count; NULL: all cells. */
 static void find_neighbours(const struct advice *a, enum advice_axis axis,
                             const double wanted[ADVICE_AXES], const struct advice_cell *of,
                             double *below, double *above)
@@ -288,8 +289,8 @@ static void find_neighbours(const struct advice *a, enum advice_axis axis,
         *above = *below;
 }
 
-/* In each group: the cells on one side of the wanted value may have other values than those on the
- * other side (slow workers of 8 and of 16). */
+/* Keeps in each group the cells nearest to the wanted value. Groups may have different values on
+ * this axis, as numbers of slow workers among 8 and among 16 workers. */
 static void keep_nearest(struct advice *a, enum advice_axis axis, const double wanted[ADVICE_AXES])
 {
     double below, above;
@@ -309,7 +310,7 @@ static void note_neighbours(struct advice *a, enum advice_axis axis,
     double below, above;
     find_neighbours(a, axis, wanted, NULL, &below, &above);
     if (isnan(below) || below == wanted[axis] || above == wanted[axis])
-        return; /* the cells do not tell, or have it */
+        return; /* the map does not record this value, or a cell has it */
     text_add(&a->unknown, "%s=%.4g is not in the map: ", axes[axis].key, wanted[axis]);
     if (below == above)
         text_add(&a->unknown, "nearest is %g%s\n", below,
@@ -320,8 +321,8 @@ static void note_neighbours(struct advice *a, enum advice_axis axis,
         text_add(&a->unknown, "between %g and %g\n", below, above);
 }
 
-/* The network of the map's model and steps that is to them what the user's network is to the
- * user's. */
+/* Converts the user's network to the map's model and step time: the time of a message relative to a
+ * step stays the same. */
 static void scale_network(struct advice *a, const struct settings *s,
                           const struct advice_sizes *sizes, double wanted[ADVICE_AXES])
 {

@@ -2,14 +2,14 @@
  * advice.h — reads a map of clusters (query `crossover`): which mode is ahead on clusters like a
  * user's, and what the map does not know about it.
  *
- * A map has a value of each axis in each of its cells. For each axis that the user's settings name,
- * the cells with this value are kept, or those with the next lower and the next higher one, among
- * cells with the same values of the axes before. An axis that they do not name keeps all its
- * values.
+ * Each cell of a map has a value on each axis. advice_ask() takes the axes one after the other. If
+ * the user's settings name an axis, it keeps the cells with this value, or else those with the next
+ * lower and the next higher value. It compares only cells with the same values on the earlier axes.
+ * If the settings do not name an axis, all its values are kept.
  *
  * The network counts relative to a step: a message of P floats takes 32 P bits / bandwidth. If the
- * user's model or mean step time differ from the map's, the bandwidth with the same ratio of
- * message to step is looked up, and the latency with the same ratio to a step.
+ * user's model or mean step time differ from the map's, advice_ask() looks up the bandwidth with
+ * the same ratio of message time to step time, and the latency with the same ratio to a step.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_ADVICE_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_ADVICE_H
@@ -33,8 +33,8 @@ struct advice_cell {
     double margin, interval; /* fractions of 1, or losses; interval NaN for one seed */
     const char *experiment, *model, *dataset, *ahead, *commit; /* point into advice.csv */
     const char *sync_arm, *async_arm, *seeds;
-    bool is_loss;    /* the metric */
-    bool kept, near; /* near: while cells are chosen */
+    bool is_loss;    /* margin is a difference of losses, not of accuracies */
+    bool kept, near; /* near: used only while advice_ask() chooses cells */
 };
 struct advice {                /* zero-initialise; close with advice_close() */
     char *csv;                 /* owned, by free() */
@@ -45,9 +45,9 @@ struct advice {                /* zero-initialise; close with advice_close() */
 };
 
 /* Reads the published map, or that of the file `results`: a results file, or a map in CSV if its
- * name ends in ".csv". `experiment`: NULL, all. ERROR_USAGE: there is no cell. ERROR_RESULTS: the
- * file. The published map is experiments/questions/crossover.csv, which `make map` writes; the
- * program may be built without it (ERROR_USAGE). */
+ * name ends in ".csv". `experiment` NULL: all experiments. ERROR_USAGE: the map has no cell.
+ * ERROR_RESULTS: the file cannot be read. The published map is experiments/questions/crossover.csv,
+ * which `make map` writes; the program may be built without it (ERROR_USAGE). */
 status advice_open(struct advice *out, const char *results, const char *experiment) MUST_CHECK;
 void advice_close(struct advice *a);
 /* Keeps the cells of one experiment, model, dataset and mean step time: those of the settings if

@@ -84,7 +84,8 @@ done:
     return result;
 }
 
-/* Data without classes have a loss and no accuracy, which the first finished run shows. */
+/* Chooses the loss for data without classes. The first finished run shows that such data have no
+ * accuracy. */
 static void choose_metric(struct cells *c)
 {
     size_t i = 0;
@@ -108,7 +109,7 @@ static double score_of(const struct cells *c, const struct run_figures *f)
     return f->loss;
 }
 
-/* What chooses between the arms of a map's side. */
+/* The figure by which the best arm of a map's side is chosen. */
 static double choice_of(const struct cells *c, const struct run_figures *f)
 {
     const double validation =
@@ -116,7 +117,7 @@ static double choice_of(const struct cells *c, const struct run_figures *f)
     return isnan(validation) ? score_of(c, f) : validation;
 }
 
-/* By cell. */
+/* The samples of one cell. */
 struct cell_samples {
     struct sample score, choice;
 };

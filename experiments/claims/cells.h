@@ -9,13 +9,13 @@
 #include "experiments/run/run_summary_text.h"
 #include "experiments/sweep/plan.h"
 
-/* A planned run belongs to a cell. Columns whose settings have the same effect on an arm share its
- * runs. */
+/* A planned run counts in this arm and column. If the settings of several columns have the same
+ * effect on an arm, these columns share its runs: a run then has several uses. */
 struct run_use {
     size_t run; /* index in the plan */
     const struct arm *arm;
     int64_t column;
-    bool further; /* with a seed that only undecided columns of a map have */
+    bool further; /* has a seed that only undecided columns of a map get */
 };
 struct run_uses {
     struct run_use *at;
@@ -27,10 +27,11 @@ struct cell {
     int64_t column;
     char title[64]; /* "16 workers", "delay=1" */
     unsigned planned, finished, diverged, failed;
-    unsigned unmeasured; /* runs with the experiment's own seeds that have not ended, or failed */
-    unsigned unscored;   /* runs with these seeds that diverged, or whose score is not finite */
-    double choice; /* mean over finished runs with these seeds: the score on the validation split;
-                      of data without one on the test split. NaN: no finished run */
+    unsigned unmeasured; /* runs with the experiment's own seeds that failed or have not ended */
+    unsigned unscored;   /* runs with these own seeds that diverged or have no finite score */
+    double choice; /* mean over finished runs with the experiment's own seeds: the score on the
+                      validation split, or on the test split if the data have no validation split.
+                      NaN: no finished run */
     unsigned staleness_spread_too_wide; /* finished runs whose staleness spreads wider than their
                                            pace explains: other work delayed the steps */
     /* Means over finished runs; NaN: no finished run. Accuracy and validation in percent. */
@@ -59,7 +60,7 @@ struct cells {
     struct run_figures *figures; /* [plan->count]; those of cells_without() are borrowed */
     double *scores;              /* [plan->count]; NaN: the run has not finished, or is left out */
     bool quick;
-    bool partial; /* without the runs of one seed: */
+    bool partial; /* the runs with seed `left_out` do not count */
     int64_t left_out;
     int64_t *columns; /* [column_count], ascending */
     size_t column_count;
@@ -90,13 +91,14 @@ void cells_pair(const struct cells *c, const struct cell *a, const struct cell *
 struct cells_reading { /* zero-initialise; the caller frees seeds.at with free() */
     const struct cells *cells;
     const struct cell *incomplete, *delayed;
-    const struct cell *without_value; /* one whose finished runs have no finite figure */
-    const struct cell *single; /* one with too few seeds for the figure: a deviation or an interval
-                                  needs two, a pair a common one */
+    const struct cell *without_value; /* a cell whose finished runs have no finite figure */
+    const struct cell *single; /* a cell with too few seeds: a deviation or an interval needs two
+                                  seeds, a pair needs a common seed */
     bool absent;               /* a cell is not in this part of the experiment */
-    /* The seeds of the finished runs that they read, each once. Of a pair those that both have. */
+    /* The seeds of the runs that the claim reads, each once. For a pair: the seeds that both cells
+     * have. */
     struct int_list seeds;
-    unsigned fewest; /* seeds of the cell or pair that has the fewest; 0: they read none */
+    unsigned fewest; /* smallest number of seeds of a cell or pair; 0: none was read */
 };
 /* The measures of claims; docs/experiment-files.md lists them. `r` must outlive them. */
 struct measures cells_measures(struct cells_reading *r);
@@ -104,18 +106,18 @@ struct measures cells_measures(struct cells_reading *r);
  * experiment does not have. Needs no runs. */
 status cells_check(const struct experiment *e, const char *expression) MUST_CHECK;
 
-/* Which side of the experiment's map is ahead in a column. Each side is represented by the arm with
- * the best score on the validation split, over the experiment's own seeds: so the choice neither
- * uses the test split, which `margin` compares, nor changes with further seeds. */
+/* Which side of the experiment's map is ahead in a column. The arm with the best score on the
+ * validation split, over the experiment's own seeds, represents its side. So the choice does not
+ * use the test split, which `margin` compares, and does not change with further seeds. */
 struct lead {
-    const struct cell *best, *second; /* the sides with the best two scores; NULL: not known */
+    const struct cell *best, *second; /* representing the best two sides; NULL: not known */
     const struct map_side *ahead;     /* of `best` */
     struct paired margin;             /* best − second in the metric's better direction */
     bool decided;                     /* the 95 % interval of the margin lies above 0 */
-    unsigned arms, missing; /* arms of all sides in this column; those that are not measured there:
-                               the margin does without them */
-    double
-        seeds; /* about so many would decide it if the figures stay; NaN: decided, or not known */
+    unsigned arms, missing; /* arms of all sides in this column; those that are not measured there,
+                               which the margin ignores */
+    double seeds; /* estimated number of seeds that would decide the lead; NaN: it is decided, or
+                     not known */
 };
 void cells_lead(const struct cells *c, int64_t column, struct lead *out);
 /* Tables: the lead in each column, if the file has a map; score by arm and column, with expected

@@ -20,8 +20,9 @@ static bool is_in_column(const struct cells *c, const char *name, int64_t column
     return experiment_arm_has(c->experiment, arm, column) && (!c->quick || arm->quick);
 }
 
-/* A mean over the seeds that survived does not compare: a cell with a run without a score comes
- * last. Further seeds do not count: arms that did not get them would be preferred. */
+/* A cell with a run without a score comes last, because the mean over its other seeds cannot be
+ * compared. Further seeds do not count: otherwise an arm that did not get them would be
+ * preferred. */
 static bool is_chosen_over(const struct cells *c, const struct cell *a, const struct cell *b)
 {
     if (b == NULL || (a->unscored > 0) != (b->unscored > 0))

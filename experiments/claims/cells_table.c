@@ -11,8 +11,8 @@
 enum { SIDE_WIDTH = 18 };
 enum { LABEL_WIDTH = 40, CELL_WIDTH = 19, EXPECTED_WIDTH = 8, COLUMN_WIDTH = 7, RUNS_WIDTH = 6 };
 
-/* A table of text or of Markdown. With several axes there is one for each combination of the levels
- * of all axes but the last, which has the columns [begin, end) of the cells. */
+/* A table in plain text or in Markdown. With several axes there is one table for each combination
+ * of levels of all axes but the last. It shows the columns [begin, end) of the cells. */
 struct table {
     const struct cells *c;
     FILE *to;

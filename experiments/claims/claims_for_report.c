@@ -70,7 +70,8 @@ static status lay_out(struct report_claim_set *j, const char *name, const char *
             break;
         TRY(reproduction_look_up(part, quick, false, &more));
     }
-    /* Runs of the quick part mostly belong to the whole, too. */
+    /* Compare the numbers of ended runs, too: most runs of the quick part also belong to the
+     * whole. */
     j->quick = j->part[1].plan.count > 0 && share_ended(&j->part[1]) > share_ended(&j->part[0]) &&
                ended(&j->part[1].plan) >= ended(&j->part[0].plan);
     const struct reproduction *r = &j->part[j->quick];
@@ -230,7 +231,8 @@ static const char *unit_of_margin(const struct cells *c)
     return classes ? "nats of test loss" : "units of test loss";
 }
 
-/* The combinations of those levels that have a measured cell: the quick part has few. */
+/* Describes the columns whose levels each have a measured cell. The quick part measures few
+ * levels. */
 static status describe_map(struct report_claim_set *j, const struct experiment *e,
                            struct report_map *out)
 {
@@ -300,7 +302,8 @@ static int by_run_and_name(const void *a, const void *b)
     return x->run != y->run ? (x->run > y->run) - (x->run < y->run) : strcmp(x->name, y->name);
 }
 
-/* The panels of the runs that are in the file. Columns that share a run may be in several. */
+/* Lists the panel of each run that is in the file. A run that columns share may be in several
+ * panels. */
 static status describe_panels(struct report_claim_set *j, struct report_experiment *out)
 {
     status result = OK;

@@ -243,7 +243,7 @@ static status no_level(const struct experiment *e, const char *name)
     return suggestion_fail(&known, NULL, "no axis has a level");
 }
 
-/* Of the one axis of whole numbers. */
+/* Finds a column of the one axis of whole numbers. */
 static status find_value(const struct experiment *e, const char *text, int64_t *out)
 {
     status result = OK;
@@ -379,14 +379,14 @@ static void add_at(const struct at_column *at, size_t count, int64_t column, str
             settings_add_layer(out, &at[i].settings);
 }
 
-/* The settings of named levels. */
+/* Adds the settings of the column's named levels. */
 static void add_levels(const struct experiment *e, int64_t column, struct settings *out)
 {
     for (size_t i = 0; i < e->axis_count; i++)
         settings_add_layer(out, &e->axes[i].levels[experiment_level(e, column, i)].settings);
 }
 
-/* The values of keys. */
+/* Adds the column's values of axes that are keys. */
 static void add_values(const struct experiment *e, int64_t column, struct settings *out)
 {
     char number[32];
@@ -431,7 +431,7 @@ void experiment_settings(const struct experiment *e, const struct arm *arm, int6
     settings_add(out, "arm", arm->name, e->file);
 }
 
-/* Of this and the next two: a NULL value means any. */
+/* In sets(), sets_at() and tunes() a NULL value matches any value. */
 static bool sets(const struct settings *s, const char *key, const char *value)
 {
     for (size_t i = 0; i < s->count; i++)
@@ -499,7 +499,7 @@ bool experiment_varies(const struct experiment *e, const char *key)
     return any;
 }
 
-/* Adds each decided key, with what decides it in the place of its value. */
+/* Adds the keys of `from`. `by`, the name of what decides them, takes the place of a value. */
 static void add_decided(const struct settings *from, const char *by, struct settings *out)
 {
     for (size_t i = 0; i < from->count; i++)

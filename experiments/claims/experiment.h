@@ -52,8 +52,8 @@ struct tune_space {
     struct space space;     /* without a dimension: the arm does not tune */
     struct settings search; /* keys of the search; none: a grid */
     struct int_list seeds;  /* of the trials; count 0: experiment_trial_seed() */
-    /* Bit l of [a]: level l of axis a. Columns that differ only in such levels of an axis share the
-     * choice of the first of them. */
+    /* Bit l of shared[a] marks level l of axis a. Columns that differ only in marked levels share
+     * the choice of the first of these columns. */
     uint64_t shared[EXPERIMENT_AXES];
 };
 
@@ -73,8 +73,8 @@ struct arm {
     size_t quick_at_count;     /* 0: all columns of the arm */
 };
 
-/* What the tables show, the claims' measures `score`, `paired`, … compare, and tuning optimises
- * (on the validation split). */
+/* The figure that the tables show and that the claims' measures `score`, `paired`, … compare.
+ * Tuning optimises it on the validation split. */
 enum metric {
     METRIC_ACCURACY, /* of the test split, in percent; the loss if the data have no classes */
     METRIC_LOSS,     /* of the test split */
@@ -89,8 +89,8 @@ struct claim {
     unsigned line;
 };
 
-/* The role of arms in the verdict; NULL: no arm has it. `compared`: arms whose cost of each column,
- * against the first column, the verdict lists. */
+/* The role of arms in the verdict; NULL: no arm has it. `compared`: for each of these arms the
+ * verdict lists what the other columns cost against the first column. */
 struct verdict_arms {
     char *alone, *undamped, *tuned, *synchronous;
     char **damped; /* [damped_count] */
@@ -100,7 +100,7 @@ struct verdict_arms {
     int64_t column; /* the column of these roles; NO_COLUMN: none */
 };
 
-/* A side of key `map`: arms of which the best stands for the side. */
+/* A side of key `map`; the best of its arms represents it (cells.h). */
 struct map_side {
     char *name;
     char **arms; /* [count] */
@@ -127,8 +127,8 @@ struct experiment {
     struct verdict_arms verdict;
     struct map_side *sides; /* [side_count]; none, or at least two */
     size_t side_count;
-    unsigned map_seeds; /* seeds of the best arms in columns that more seeds may decide; 0: no more
-                           than in the other columns */
+    unsigned map_seeds; /* seeds of the best arms in a column that further seeds may decide; 0: no
+                           further seeds */
 };
 
 /* Opens a file by its path, or a compiled-in one by its name. ERROR_USAGE "file:line: …". */
@@ -146,8 +146,8 @@ void experiment_column_text(const struct experiment *e, int64_t column, char out
 size_t experiment_level(const struct experiment *e, int64_t column, size_t axis);
 /* The index of the level with this name; a->count: none. */
 size_t experiment_find_level(const struct experiment_axis *a, const char *name);
-/* The axis that has a level of this name; axis_count: none. With one axis of whole numbers every
- * number is one. */
+/* The axis that has a level of this name; axis_count: none. If the file has one axis of whole
+ * numbers: 0 for a whole number, else 1. */
 size_t experiment_axis_of_level(const struct experiment *e, const char *level);
 /* Levels in a column's name: 1, or the number of axes. */
 size_t experiment_level_count(const struct experiment *e);
@@ -156,10 +156,11 @@ status experiment_find_column(const struct experiment *e, const char (*levels)[6
                               int64_t *out) MUST_CHECK;
 /* The columns of the whole experiment or of its quick part; borrowed. */
 const struct int_list *experiment_columns(const struct experiment *e, bool quick);
-/* The seeds of any arm, likewise, each once. The caller frees out->at with free(). */
+/* The seeds that any arm has in the whole experiment or in its quick part, each once. The caller
+ * frees out->at with free(). */
 void experiment_seeds(const struct experiment *e, bool quick, struct int_list *out);
-/* A seed of trials that no run has, so that no score counts the choice's own luck: it follows those
- * of all runs, also of the quick part and the further ones of a map. */
+/* A seed for trials that no run has: it is larger than the seeds of the experiment, of its quick
+ * part and of its map. So no arm is scored on the seed for which its settings were chosen. */
 int64_t experiment_trial_seed(const struct experiment *e);
 /* Whether the experiment (`quick`: its quick part) has this run. */
 bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t column, int64_t seed,
@@ -168,9 +169,9 @@ bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64
 /* What the arm tunes; NULL: nothing. */
 const struct tune_space *experiment_tune_space(const struct arm *arm, bool quick);
 
-/* ERROR_USAGE: `more` has a key that an axis, an arm or the experiment itself decides, another
- * length of training where one is decided, or the choice of a part of which a dotted key is
- * decided, so it would change what the experiment compares. */
+/* ERROR_USAGE: `more` would change what the experiment compares. It sets a key that an axis, an arm
+ * or the experiment itself decides; or a length of training, and one of these decides the length;
+ * or it chooses a part, and one of these decides a dotted key of the part. */
 status experiment_check_override(const struct experiment *e,
                                  const struct settings *more) MUST_CHECK;
 /* Whether the file may give runs of one arm different values of this key: it sets the key for some

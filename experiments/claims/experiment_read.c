@@ -497,8 +497,8 @@ done:
     return result;
 }
 
-/* A run may have the seed: it is in a list, or of the map's further seeds, which follow the largest
- * one of the experiment. */
+/* Whether a run may have the seed: it is in a list, or one of the map's further seeds, which follow
+ * `last`, the largest seed of the experiment. */
 static bool may_have_seed(const struct experiment *e, const struct int_list *own,
                           const struct int_list *quick, int64_t seed, int64_t last)
 {
@@ -511,7 +511,7 @@ static bool may_have_seed(const struct experiment *e, const struct int_list *own
     return has;
 }
 
-/* The choice of a tuned arm would have seen the seeds that compare it. */
+/* Otherwise a tuned arm would be compared on seeds for which its settings were chosen. */
 static status check_trial_seeds(const struct yaml_tree *d, const struct experiment *e)
 {
     status result = OK;

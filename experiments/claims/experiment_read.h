@@ -7,13 +7,13 @@
 #include "experiments/config/yaml_tree.h"
 #include "experiments/claims/experiment.h"
 
-/* Also after an error the caller closes `e`. ERROR_USAGE "file:line: …": an unknown key, a missing
+/* The caller closes `e`, also after an error. ERROR_USAGE "file:line: …": an unknown key, a missing
  * or wrong value, a repeated number in a list of seeds or columns. */
 status experiment_read(const struct yaml_tree *d, struct experiment *e) MUST_CHECK;
 
 /* ---- for experiment_read*.c only ---- */
 
-/* In the name of a level, as in that of an arm in a claim. */
+/* The characters that the name of a level may have. */
 #define LEVEL_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
 
 /* A list of different integers. */
@@ -27,11 +27,12 @@ status experiment_read_settings(const struct yaml_tree *d, const struct node *ma
 
 /* ---- experiment_read_axes.c ---- */
 
-/* The axis of whole numbers, or the axes. */
+/* Reads the axis of whole numbers (e->axis), or the axes (e->axes). */
 status experiment_read_axes(const struct yaml_tree *d, struct experiment *e) MUST_CHECK;
-/* All columns. */
+/* Fills e->columns with all columns. */
 status experiment_list_columns(const struct yaml_tree *d, struct experiment *e) MUST_CHECK;
-/* As node_known_keys(), and the axes are known, too. `known` has at most 15 keys. */
+/* Like node_known_keys(), but the names of the axes are known keys, too. `known` has at most 15
+ * keys. */
 status experiment_known_keys(const struct yaml_tree *d, const struct experiment *e,
                              const struct node *map, const char *const *known) MUST_CHECK;
 /* The columns of a part of the experiment: lists of levels under the names of axes. An axis without
@@ -42,17 +43,19 @@ status experiment_read_part(const struct yaml_tree *d, const struct experiment *
 status experiment_read_columns(const struct yaml_tree *d, const struct experiment *e,
                                const struct node *n, const char *text,
                                struct int_list *out) MUST_CHECK;
-/* Likewise, exactly one column. */
+/* Like experiment_read_columns(). ERROR_USAGE unless `text` names exactly one column. */
 status experiment_read_column(const struct yaml_tree *d, const struct experiment *e,
                               const struct node *n, const char *text, int64_t *out) MUST_CHECK;
 
-/* The map of key `tune`; NULL: none. */
+/* Reads the map of key `tune`; NULL: the arm has none. */
 status experiment_read_tune(const struct yaml_tree *d, const struct experiment *e,
                             const struct node *map, struct arm *out) MUST_CHECK;
-/* Searched arms must have equal budgets. Grids may differ; the table shows their sizes. */
+/* ERROR_USAGE: two arms that use a search have different budgets. Grids may differ; the table shows
+ * their sizes. */
 status experiment_check_budgets(const struct experiment *e, bool quick) MUST_CHECK;
-/* The pace of a fitted arm is known only after the runs of another arm: too late for trials and for
- * further seeds of a map. */
+/* ERROR_USAGE: a fitted arm is tuned, is in a map with further seeds, or lacks a run to fit in the
+ * quick part. Its pace is known only after the runs of another arm, which is too late for trials
+ * and for further seeds. */
 status experiment_check_fitted(const struct yaml_tree *d, const struct experiment *e) MUST_CHECK;
 
 #endif

@@ -31,7 +31,7 @@ done:
     return result;
 }
 
-/* A name must not belong to two levels: claims and `at` give names alone. */
+/* A name must not belong to two levels: claims and `at` name a level without its axis. */
 static status check_name(const struct yaml_tree *d, const struct experiment *e,
                          const struct node *n, const char *name)
 {

@@ -133,7 +133,7 @@ done:
 
 static bool same_search(const struct tune_space *a, const struct tune_space *b)
 {
-    /* Without `seeds` there is one. */
+    /* Without key `seeds` there is one seed. */
     const size_t seeds_of_a = a->seeds.count > 0 ? a->seeds.count : 1;
     const size_t seeds_of_b = b->seeds.count > 0 ? b->seeds.count : 1;
     bool same = a->search.count == b->search.count && seeds_of_a == seeds_of_b;

@@ -54,7 +54,7 @@ struct run_query {
     "FROM run_part AS part CROSS JOIN evaluation AS e ON e.run_id = part_id "                      \
     "AND updates <= last_update WHERE part.run_id = :run "
 
-/* They read views that merged summaries (`gradlag merge --summaries`) have, too. */
+/* These queries read only views that a file of summaries (`gradlag merge --summaries`) has, too. */
 static const struct run_query run_queries[] = {
     {"seconds_to", true, false, INFINITY,
      "SELECT min(seconds) " EVALUATIONS_OF_RUN "AND test_accuracy >= :at / 100.0"},
@@ -266,8 +266,9 @@ static void note_seeds(struct cells_reading *reading, const struct cell *a, cons
         reading->fewest = shared;
 }
 
-/* Keeps the first cell whose runs have all ended, or else the first one: then the order of the
- * measures in a claim does not matter. */
+/* Keeps the first cell whose runs have all ended, or else the first incomplete cell. The former
+ * fails the claim, the latter leaves it open. So the order of the measures in a claim does not
+ * matter. */
 static void note_incomplete(struct cells_reading *r, const struct cell *cell)
 {
     const struct cell *now = r->incomplete;

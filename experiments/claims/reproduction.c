@@ -17,7 +17,7 @@
  */
 
 /* The uuid of the finished run that a fitted arm takes its pace from (owned); NULL: there is none.
- * A merge keeps it. */
+ * A merge keeps the uuid, but may change the number. */
 static char *run_to_fit(const struct reproduction *w, const struct arm *arm, int64_t column,
                         int64_t seed)
 {
@@ -61,7 +61,7 @@ static bool add_dependent(const struct reproduction *r, const struct arm *arm, i
     return true;
 }
 
-/* The runs are laid out again after others have ended. */
+/* Adds a use once: the same runs are laid out again after other runs have ended. */
 static void add_use(struct reproduction *w, size_t run, const struct arm *arm, int64_t column,
                     bool further)
 {
@@ -115,8 +115,8 @@ done:
     return result;
 }
 
-/* Whether this part has the run. Runs that are divided one by one come after the choices of the
- * tuning. It must not depend on the content of the results file. */
+/* Whether this part has the run. Single runs are numbered after the choices of the tuning. The
+ * answer must not depend on the content of the results file, because each part has its own. */
 static status is_of_part(struct reproduction *r, const struct arm *arm, int64_t column,
                          int64_t seed, bool quick, const struct settings *more, bool *out)
 {
@@ -181,7 +181,8 @@ done:
     return result;
 }
 
-/* A column gets its seeds when its own runs have ended, whatever the other columns lack. */
+/* A column gets further seeds when its own runs have ended, even if runs of other columns are
+ * missing. */
 status reproduction_add_seeds(struct reproduction *r, const struct settings *more)
 {
     status result = OK;
@@ -274,11 +275,12 @@ done:
     return result;
 }
 
-/* Pseudo-values n v - (n - 1) v without one seed are treated as independent observations. If a cell
- * has fewer seeds than the others, they do not underestimate its variance, but Student's t must
- * have the degrees of freedom of that cell. Their mean is the value itself for means and their
- * sums. If it is farther from the value than the interval reaches (the minimum of two nearly equal
- * means), the value is too far from linear for a jackknife. */
+/* The jackknife: the pseudo-value of a seed is n v − (n − 1) v', where v' is the value without that
+ * seed. Pseudo-values are treated as independent observations. If a cell has fewer seeds than the
+ * others, they do not underestimate its variance, but Student's t must have the degrees of freedom
+ * of that cell. For means and sums of means, the mean of the pseudo-values equals v. If it lies
+ * outside the interval around v (the minimum of two nearly equal means), v is too far from linear
+ * for a jackknife. */
 static status interval_of(struct judged_claim *j, const struct cells_reading *read)
 {
     status result = OK;

@@ -20,7 +20,7 @@ struct reproduction { /* zero-initialise */
     /* The caller sets the part before the first lay-out (plan.h). A part has whole choices of the
      * tuning with their runs, and single runs of arms that are neither tuned nor fitted. */
     struct plan_part part;
-    struct plan seen; /* with a part: such single runs of all parts */
+    struct plan seen; /* with a part: the single runs of all parts */
     /* With a part: number of fitted runs. No part has them, because their settings contain the
      * number of a run in one results file. They are executed on the merged file. */
     size_t fitted;
@@ -38,9 +38,10 @@ status reproduction_lay_out(struct reproduction *r, bool quick,
  * `again`: plan them as if the results file were empty. */
 status reproduction_look_up(struct reproduction *r, bool quick, bool again,
                             const struct settings *more) MUST_CHECK;
-/* Adds runs with further seeds to each column of the map whose runs have ended, if they may decide
- * it, and looks them up. A column gets them at once, so its lead is judged at most twice. It
- * depends on the results of the experiment's own seeds alone, so it repeats. */
+/* Adds runs with further seeds to each column of the map whose runs have ended, if these seeds may
+ * decide the lead, and looks the runs up. A column gets all of them at once, so its lead is judged
+ * at most twice. The decision depends only on results with the experiment's own seeds, so a later
+ * call decides the same. */
 status reproduction_add_seeds(struct reproduction *r, const struct settings *more) MUST_CHECK;
 /* The path of the results file. */
 const char *reproduction_results(const struct reproduction *r);
@@ -50,19 +51,19 @@ struct judged_claim {
     const struct claim *claim;
     enum claim_outcome outcome;
     double value, low, high; /* value: NaN if not known */
-    /* Half of the 95 % interval of the value, by the jackknife over seeds: the value without each
-     * seed in turn, and Student's t (Tukey 1958; for a mean it is the usual interval), of the cell
-     * with the fewest seeds. NaN: that has fewer than two, a claim in SQL, or no_jackknife. */
+    /* Half of the 95 % interval of the value, by the jackknife over seeds (Tukey 1958): the value
+     * is computed without each seed in turn. Student's t has the degrees of freedom of the cell
+     * with the fewest seeds. For a mean this is the usual interval. NaN: that cell has fewer than
+     * two seeds, the claim is in SQL, or no_jackknife. */
     double interval;
     /* The mean of the pseudo-values differs from the value by more than the half width. A claim of
      * equivalence then fails. */
     bool no_jackknife;
     bool borderline; /* it passes, and its interval is not all in the band */
-    /* Cells that it reads, or NULL: one whose runs did not all finish; one with
-     * staleness_spread_too_wide; one whose finished runs have no finite figure. */
+    /* Cells that the claim reads, as in struct cells_reading; NULL: none. */
     const struct cell *incomplete, *delayed, *without_value, *single;
-    /* It reads a cell that this part of the experiment does not have. Of SQL: it may read a run
-     * that is missing, or that the quick part does not have. */
+    /* The claim reads a cell that this part of the experiment does not have. A claim in SQL: it may
+     * read a run that is missing, or that the quick part does not have. */
     bool absent;
 };
 /* Judges all claims into out[claim_count]. The cells must be open. */

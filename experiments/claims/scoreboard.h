@@ -9,9 +9,10 @@
 
 struct scoreboard_line {
     char name[64];
-    size_t planned, there; /* runs and trials; those of them that finished or diverged */
+    size_t planned, there; /* planned: runs and trials; there: those that finished or diverged */
     size_t claims[CLAIM_OUTCOMES], borderline;
-    char *days, *commits; /* owned: when, and by which commits of gradlag, they ran; NULL: none */
+    char *days, *commits; /* owned; when these runs ended, and the commits of gradlag that executed
+                             them; NULL: none */
 };
 struct scoreboard { /* zero-initialise */
     struct scoreboard_line *lines;

@@ -35,7 +35,7 @@ static bool add_single_point(const struct tune_space *g, struct settings *out)
     return single;
 }
 
-/* The seeds of the trials: `single` without key seeds. */
+/* The seeds of the trials. Without key `seeds` there is one, which is stored in *single. */
 static struct int_list trial_seeds(const struct experiment *e, const struct tune_space *g,
                                    int64_t *single)
 {
@@ -43,7 +43,7 @@ static struct int_list trial_seeds(const struct experiment *e, const struct tune
     return g->seeds.count > 0 ? g->seeds : (struct int_list){.at = single, .count = 1};
 }
 
-/* What all trials of a choice have in common, with the first of their seeds. */
+/* Adds the settings that all trials of a choice share, with the first of their seeds. */
 static void trial_settings(const struct tuning *t, const struct arm *arm, int64_t column,
                            bool quick, const struct settings *more, struct settings *out)
 {
@@ -114,7 +114,7 @@ static bool shares_choice(const struct experiment *e, const struct tune_space *g
     return shares;
 }
 
-/* Whether the choice is new. */
+/* Notes the choice in t->all. False: a column with the same choice was noted before. */
 static bool note_choice(struct tuning *t, const struct arm *arm, const struct tune_space *g,
                         int64_t column)
 {

@@ -34,7 +34,7 @@ struct tuning { /* zero-initialise */
         } * at;
         size_t count;
     } all;
-    struct plan seen; /* with a part: the first trials of all choices, without what is tuned */
+    struct plan seen; /* with a part: the shared settings of trials, of each choice */
     const struct experiment *experiment;
 };
 

@@ -34,8 +34,8 @@ status check_between_ranks(struct check *c, const options *o) MUST_CHECK;
  * check_peer (`endpoint=…`) measures the link to such a listener. */
 status check_listen(const options *o) MUST_CHECK;
 status check_peer(struct check *c, const options *o) MUST_CHECK;
-/* Prints the rate of messages between two processes of this host, plain and encrypted: a link of a
- * host is not faster than that. Call it before MPI_Init. */
+/* Prints the rate of messages between two processes of this host, plain and encrypted. No link to
+ * another host is faster. Call it before MPI_Init. */
 status check_encryption(struct check *c) MUST_CHECK;
 
 #endif

@@ -35,7 +35,7 @@ struct link_peer {
     uint8_t *bytes; /* [PIECE_BYTES]: payload of every message */
     double timeout_s;
     const char *endpoint;
-    bool answered; /* a message came */
+    bool answered; /* a message has arrived */
 };
 
 static void close_peer(struct link_peer *p)

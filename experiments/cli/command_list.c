@@ -59,8 +59,8 @@ static void close_experiments(struct experiments *e)
     free(e->at);
 }
 
-/* Each rule should have an experiment that shows what it does. Files need not name the default of a
- * key. */
+/* Prints the experiments that set the key to this value, so that a rule without an experiment is
+ * seen. Experiment files need not set a key to its default. */
 static void print_experiments_with(const struct experiments *all, const char *key,
                                    const char *value)
 {
@@ -182,7 +182,8 @@ void command_print_queries(FILE *to)
         fprintf(to, "%-28s %s\n", query.name, query.description);
 }
 
-/* search.seed, search.per: `list keys` lists the keys of runs. */
+/* Prints the keys of every search (search.seed, search.per): `list keys` lists only keys of
+ * runs. */
 static void print_keys_of_every_search(void)
 {
     printf("each\n");

@@ -293,7 +293,7 @@ done:
 struct order {
     struct replay_row *rows; /* server by server */
     struct replay_events *servers;
-    struct replay_event **events; /* owned; servers[i].at is the same */
+    struct replay_event **events; /* owned; servers[i].at points to the same events */
     unsigned server_count;
 };
 
@@ -315,7 +315,7 @@ static size_t rows_of(const struct recorded_run *run, unsigned server, struct re
     return count;
 }
 
-/* With read=snapshot only server 0's order is recorded; it holds for all servers. */
+/* With read=snapshot only server 0 records these events; call it with server 0 for all servers. */
 static size_t member_events_of(const struct recorded_run *run, unsigned server,
                                struct replay_member_event *out)
 {

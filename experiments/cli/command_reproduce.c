@@ -147,7 +147,7 @@ done:
     return result;
 }
 
-/* Not for the quick part, which is short on purpose; its verdict says so. */
+/* The quick part gets no warning, because it is short on purpose. */
 static void warn_of_few_seeds(const struct cells *c)
 {
     size_t few = 0;
@@ -237,7 +237,7 @@ done:
     return result;
 }
 
-/* A failed claim (ERROR_OTHER) gives way to any other error. */
+/* Returns the first error that is not a failed claim (ERROR_OTHER); else ERROR_OTHER or OK. */
 static status reproduce_each(struct reproduce *r)
 {
     status result = OK, worst = OK;

@@ -120,7 +120,8 @@ static status compose_one(options **out, struct settings *read)
     return result;
 }
 
-/* The run's row as one JSON object: the one of the array that `query --json` prints. */
+/* Prints the run's row as a JSON object: the only element of the array that `query --json`
+ * prints. */
 static status print_row_json(const char *results, int64_t run_id)
 {
     status result = OK;
@@ -143,8 +144,8 @@ done:
 }
 
 /* After the loss of a process, a synchronous run goes on in its row (launch_restart.c). An
- * asynchronous one goes on in a new row, so that each row can be replayed. A run that never
- * listened would not listen in a new row either. */
+ * asynchronous one goes on in a new row, so that each row can be replayed. If the server never
+ * listened, a new run would fail, too. */
 static bool starts_new_run(const struct launch_options *launch, status ended, int64_t run_id,
                            int64_t restarts)
 {
@@ -155,8 +156,8 @@ static bool starts_new_run(const struct launch_options *launch, status ended, in
            launch_stop_requests() == 0;
 }
 
-/* The row is printed as JSON also if the run failed, unless a new run continues it; then its error
- * comes first. A sweep prints the outcome of its runs itself. */
+/* Prints the row as JSON, also if the run failed, unless a new run continues it. If printing fails,
+ * too, the error of the run is returned. A sweep prints the outcome of its runs itself. */
 static status launch_and_print(const struct launch_options *launch, bool json, int64_t restarts,
                                int64_t *id)
 {
@@ -184,8 +185,8 @@ done:
     return result;
 }
 
-/* resume= becomes the last checkpoint of the run; without one, or after an error, the setting stays
- * as it is. */
+/* Sets resume= to the last checkpoint of the run. Without a checkpoint, or after an error, the
+ * setting keeps its value. */
 static status resume_from(options **o, struct settings *read, int64_t run_id)
 {
     status result = OK;
@@ -200,7 +201,7 @@ static status resume_from(options **o, struct settings *read, int64_t run_id)
         TRY(run_checkpoint_check(path, *o, NULL));
         settings_add(read, "resume", path, "restarts");
         TRY(config_compose(&with, read));
-        TRY(precision_choose(with, PRECISION_MEASURE)); /* it is that of the checkpoint */
+        TRY(precision_choose(with, PRECISION_MEASURE)); /* the checkpoint decides */
         options_close(o);
         *o = with;
         with = NULL;
@@ -275,7 +276,8 @@ done:
     return result;
 }
 
-/* A limit with a typing error, or one that this processor does not reach, changes nothing. */
+/* Warns if ONEDNN_MAX_CPU_ISA has no effect: its value is misspelt, or this processor does not have
+ * that instruction set. */
 static void warn_of_instructions(void)
 {
     const char *limit = getenv("ONEDNN_MAX_CPU_ISA"), *used = onednn_instructions();

@@ -64,7 +64,7 @@ static void sweep_close(struct sweep *s)
 }
 
 /* A setting with several values becomes an axis, in the given order; other settings go to `fixed`.
- * Of several settings of one key the last counts. */
+ * If a key is set several times, the last setting counts. */
 static status find_axes(struct sweep *s, const struct settings *read, struct settings *fixed)
 {
     status result = OK;

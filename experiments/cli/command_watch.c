@@ -20,7 +20,7 @@ enum {
     ENDED_LINES = 200, /* more than the lines of a terminal */
     PLAIN_EVERY_S = 10,
     IDLE_S = 10,    /* plain lines: end after this time without a running run */
-    PATIENCE_S = 5, /* an error that lasts longer is fatal; before, the file may be incomplete */
+    PATIENCE_S = 5, /* a shorter error is ignored: the file may be incomplete */
 };
 
 const char command_watch_help[] =

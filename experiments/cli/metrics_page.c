@@ -140,8 +140,8 @@ static bool await(int fd, short events, uint64_t until_ns)
     return false;
 }
 
-/* The head of a request, up to its empty line, or its first REQUEST_BYTES − 1 bytes; false: it did
- * not come in time. */
+/* Reads the head of a request up to its empty line, or its first REQUEST_BYTES − 1 bytes. False:
+ * the head did not arrive in time, or the client closed the connection. */
 static bool receive_request(int client, char request[REQUEST_BYTES], uint64_t until_ns)
 {
     size_t length = 0;

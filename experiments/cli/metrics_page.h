@@ -11,10 +11,10 @@
 /* Adds the page. Unknown numbers have no line. */
 void metrics_page_add(const struct live_runs *l, struct text *out);
 
-/* Answers GET /metrics on 127.0.0.1:port (0: a free port), whose address it prints on stdout, with
- * the page of the results file as it is at that moment, and logs the address. Returns OK when the
- * process is asked to stop. ERROR_USAGE: the port is taken or not allowed. A file that cannot be
- * read is status 503, not an error. */
+/* Serves the page at http://127.0.0.1:port/metrics (port 0: a free port) and prints this address on
+ * stdout. Each request reads the results file again; if the file cannot be read, the answer has
+ * status 503. Returns OK when the process is asked to stop. ERROR_USAGE: the port is taken or not
+ * allowed. */
 status metrics_serve(const char *path, unsigned port) MUST_CHECK;
 
 #endif

@@ -18,7 +18,7 @@ enum style { PLAIN, BOLD, DIM, GREEN, RED, YELLOW };
 struct page {
     const struct watch_page *o;
     struct text *out;
-    unsigned lines, columns; /* so far; of the line that is being written */
+    unsigned lines, columns; /* lines written so far; columns of the current line */
     bool full;               /* no line is left */
 };
 

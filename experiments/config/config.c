@@ -121,8 +121,9 @@ bool settings_is_overruled(const struct settings *s, size_t index)
     return false;
 }
 
-/* Whether a dotted key that no chosen part declares is dropped. An external model passes on any
- * key, so it keeps the key unless another model was chosen, too. */
+/* Whether a dotted key is dropped: no chosen part declares it, and a later layer chose its part. An
+ * external model accepts any key model.*, so such a key stays unless the settings also choose
+ * another model. */
 static bool falls_with_its_part(const struct settings *s, size_t index, const options *o)
 {
     const char *key = s->at[index].key;
@@ -378,7 +379,7 @@ void config_print(const options *o, FILE *to)
         struct text line = {0};
         if (key_use_of(option->key) == KEY_INTERNAL || is_overruled_length(o, option->key))
             continue;
-        const bool whole = settings_is_list(options_value(o, option->key)); /* in a list of one */
+        const bool whole = settings_is_list(options_value(o, option->key)); /* a list of one */
         text_add(&line, whole ? "%s: [" : "%s: ", option->key);
         add_value(&line, o, option);
         text_add(&line, whole ? "]" : "");

@@ -32,8 +32,8 @@ struct setting {
     bool shared;                /* given for all arms: dropped from arms where it has no effect */
     bool own;                   /* of one arm: never dropped for having no effect */
     bool whole;                 /* one value although it has a comma: a sweep does not split it */
-    bool overruled; /* a later layer of its origin chooses its part: dropped if undeclared there; or
-                       it is a length of training, and a later layer sets the length */
+    bool overruled; /* a later layer chooses the part of this dotted key; or the key is a length of
+                       training, and a later layer sets the length */
 };
 struct settings { /* zero-initialise */
     struct setting *at;
@@ -43,14 +43,14 @@ void settings_add(struct settings *s, const char *key, const char *value, const 
 void settings_add_all(struct settings *s, const struct settings *more);
 /* Adds `more` as a later layer than all settings in `s`, also if their origins are equal. */
 void settings_add_layer(struct settings *s, const struct settings *more);
-/* Like settings_add_layer, with the dotted keys of `more` as a layer of their own before its other
- * keys: composition drops those of parts that `more` does not choose. */
+/* Like settings_add_layer, but the dotted keys of `more` form a layer before its other keys. So
+ * composition drops a dotted key if `more` chooses a part that does not declare it. */
 void settings_add_dotted_first(struct settings *s, const struct settings *more);
-/* Whether a dotted setting is dropped if the part that is chosen last does not declare it: a later
- * layer chooses its part. False for a key that no part has. */
+/* Whether a later layer chooses the part of this dotted setting. Composition then drops the setting
+ * if that part does not declare its key. False for a key that no part has. */
 bool settings_is_overruled(const struct settings *s, size_t index);
-/* Whether it is a length of training (config_is_length()), and a later layer or origin sets the
- * length. */
+/* Whether the setting is a length of training (config_is_length()) and a later layer or origin sets
+ * the length. */
 bool settings_length_is_overruled(const struct settings *s, size_t index);
 void settings_remove(struct settings *s, size_t index);
 void settings_free(struct settings *s);

@@ -99,7 +99,7 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
     return false;
 }
 
-/* Compressed gradients: of asynchronous workers, and of real ranks. */
+/* Only asynchronous workers and real ranks compress gradients. */
 static bool compression_without_effect(const options *o, struct ineffective *out)
 {
     if (options_is_initial(o, "compression") || strcmp(options_text(o, "mode"), "async") == 0)
@@ -149,8 +149,8 @@ static bool pace_without_effect(const options *o, struct ineffective *out)
     return false;
 }
 
-/* Keys of a computation in this process, if the model is another program. precision=auto then
- * chooses fp32. */
+/* Keys of a computation in this process, if another program computes the model. precision=auto is
+ * allowed: it chooses fp32. */
 static bool external_without_effect(const options *o, struct ineffective *out)
 {
     static const char *const idle[] = {"device",  "precision",       "dataset.path",
@@ -270,7 +270,7 @@ bool config_is_length(const char *key)
     return any;
 }
 
-/* A list of values is an axis of a sweep. */
+/* A list of values is not zero: it is an axis of a sweep. */
 static bool is_zero(const struct node *n)
 {
     return n->kind == NODE_SCALAR && strtod(n->text, NULL) == 0;
@@ -453,7 +453,7 @@ done:
     return result;
 }
 
-/* Several servers, workers with local steps of their own, and stages do not agree on a time. */
+/* Several servers, workers with local steps, and stages cannot agree on when a time has passed. */
 static status check_seconds(const options *o)
 {
     status result = OK;
@@ -496,7 +496,7 @@ done:
     return result;
 }
 
-/* The key stays for config_hash, by which recorded runs are found. */
+/* The key has no effect. It stays because config_hash, by which runs are found, contains it. */
 static status check_deterministic(const options *o)
 {
     status result = OK;
@@ -523,7 +523,7 @@ done:
     return result;
 }
 
-/* With on_lost=continue the run goes on, and only the lost workers are started again. */
+/* Whether restarts repeat the whole run. With on_lost=continue only lost workers are restarted. */
 static bool restarts_from_checkpoint(const options *o)
 {
     return options_integer(o, "restarts") > 0 && strcmp(options_text(o, "on_lost"), "stop") == 0;

@@ -67,8 +67,8 @@ bool settings_is_list(const char *text)
     return text[0] != '(' && strchr(text, ',') != NULL;
 }
 
-/* A YAML list becomes the values of a sweep: "1,2,4". An element with a comma is one value, in
- * parentheses or, if it is the only element, marked. */
+/* A YAML list becomes the values of a sweep: "1,2,4". An element with a comma is one value: it gets
+ * parentheses or, if it is the only element, the mark `whole`. */
 static status add_value_of(struct settings *s, const struct yaml_tree *d, const char *key,
                            const struct node *n)
 {

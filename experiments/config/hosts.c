@@ -141,7 +141,8 @@ done:
     return result;
 }
 
-/* A line of mpirun's host files: "a", "a:4" or "a slots=4"; other words are not for us. */
+/* A line of mpirun's host files: "a", "a:4" or "a slots=4". max_slots= is ignored; any other word
+ * is an error. */
 static status read_line(struct hosts *h, char *line, const char *origin)
 {
     static const char blank[] = " \t\r\n";
@@ -199,8 +200,8 @@ bool hosts_in_allocation(void)
     return nodes != NULL && atoi(nodes) > 1;
 }
 
-/* Reads the next count of SLURM_TASKS_PER_NODE: "4(x2),3" has 4, 4, 3. *repeats: how often the
- * count at *at still holds. */
+/* Returns the next count of SLURM_TASKS_PER_NODE: "4(x2),3" yields 4, 4, 3. *repeats: how often
+ * *count is still to be returned. */
 static unsigned next_tasks(const char **at, unsigned *count, unsigned *repeats)
 {
     if (*repeats == 0) {

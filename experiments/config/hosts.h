@@ -38,9 +38,9 @@ unsigned hosts_workers_of(const struct hosts *h, size_t index, unsigned workers,
 /* True inside a Slurm allocation of several nodes. */
 bool hosts_in_allocation(void);
 
-/* The address of this host that `host` reaches: the one from which packets to `host` are sent, or
- * the first of network.interface (`chosen`) if that is not empty and has another one. ERROR_USAGE:
- * the name is unknown, or there is no such interface. */
+/* The address of this host that `host` reaches: the source address of packets to `host`. If
+ * network.interface (`chosen`) is set and does not have that address, its first address.
+ * ERROR_USAGE: the name is unknown, or there is no such interface. */
 status hosts_own_address(const struct run_host *host, const char *chosen,
                          char out[HOST_ADDRESS_BYTES]) MUST_CHECK;
 

@@ -73,7 +73,7 @@ static const struct {
 #undef KEY
 };
 
-/* COUNT_OF(marks) for dotted keys of parts. */
+/* The index of a global key; COUNT_OF(marks) for a dotted key of a part. */
 static size_t index_of(const char *key)
 {
     size_t i = 0;

@@ -25,8 +25,8 @@ const struct option *keys_find(const char *key);
 enum key_use key_use_of(const char *key);
 bool key_defines(const char *key);
 
-/* Mode and engine in which a key has an effect; setting it elsewhere is an error. Without a mode or
- * without an engine bit: in all of them. */
+/* Modes and engines in which a key has an effect; setting it elsewhere is an error. Without a mode
+ * bit the key has an effect in all modes, without an engine bit in all engines. */
 enum key_where {
     KEY_ANY = 0,
     KEY_ASYNC = 1,

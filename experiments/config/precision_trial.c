@@ -12,9 +12,9 @@
 
 enum { ROUNDS = 99, FEW_ROUNDS = 3, SIDES = 2 };
 static const double GAIN = 1.05;
-/* A turn is one step, or as many as fit into TURN_S. The rounds end after SHORT_S if there were
- * FEW_ROUNDS; after LONG_S one is enough. If the first turns, which create primitives, take longer
- * than LONG_S, they are the only ones. */
+/* A turn repeats steps until TURN_S has passed; a round is one turn of each side. Rounds end after
+ * SHORT_S and FEW_ROUNDS rounds, or after LONG_S. The first turns create primitives and do not
+ * count, unless their steps take longer than LONG_S: then no others follow. */
 static const double TURN_S = 2e-3, SHORT_S = 0.4, LONG_S = 2;
 
 bool precision_is_auto(const options *o)
@@ -112,8 +112,9 @@ done:
     return result;
 }
 
-/* After the first turn of each. The sides go first by turns: on a busy machine the scheduler's
- * period may be about that of two turns, and would interrupt the same side each time. */
+/* Measures after the first turn of each side. The sides alternate in going first: on a busy machine
+ * the scheduler's period may be about as long as two turns, and it would interrupt the same side
+ * each time. */
 static status measure_both(struct measured_steps *m, struct precision_trial *out)
 {
     status result = OK;

@@ -21,7 +21,8 @@
 
 #define FOLDER_PREFIX "gradlag-"
 
-/* In the child after fork(): default signals, a group of its own, an end with its parent. */
+/* Runs in the child after fork(): resets the signals, makes a process group, and asks the kernel to
+ * kill the child when its parent dies. */
 static void become_child(pid_t parent)
 {
     sigset_t none;
@@ -300,7 +301,8 @@ static const char *unused_place(void)
     return place != NULL && place[0] != '\0' && !may_be_base(place) ? place : NULL;
 }
 
-/* Creates and locks a folder. *taken: another process removed it before the lock, as abandoned. */
+/* Creates and locks a folder. *taken: before this process had the lock, another one took the folder
+ * for abandoned and removed it. */
 static status create_locked(struct folder *f, const char *base, bool *taken)
 {
     status result = OK;

@@ -33,12 +33,14 @@ status child_start_with_stdout(struct child *c, const char *const *argv,
 status child_start_on(struct child *c, const char *const *argv, const char *const *environment,
                       int error_fd, const cpu_set_t *cores) MUST_CHECK;
 /* Runs `work` in a copy of this process, in a new process group, without starting a program. This
- * process must have one thread, and `work` must not use its results files. */
+ * process must have one thread, and `work` must not use results files that this process has
+ * open. */
 status child_fork(struct child *c, void (*work)(const void *context),
                   const void *context) MUST_CHECK;
 /* True, once, when the child has ended. Does not block. */
 bool child_poll(struct child *c);
-/* For poll(): what becomes readable when the child ends; nothing if it does not run. */
+/* The source for poll() that becomes readable when the child ends; its fd is −1 if the child does
+ * not run. */
 struct pollfd child_source(const struct child *c);
 void child_signal(const struct child *c, int number);
 /* Kills the process group and waits for the child. */

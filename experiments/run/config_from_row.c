@@ -38,8 +38,9 @@ static bool is_virtual(const char *engine)
     return engine != NULL && strcmp(engine, "virtual") == 0;
 }
 
-/* Whether the key decides what a run computes. The order of a real run's gradients follows from its
- * machines, which may be others when it resumes; that of a virtual run from keys. */
+/* Whether the key decides what a run computes. Keys of the cluster decide the order of gradients
+ * only in a virtual run. In a real run the machines do, and a resumed run may have other
+ * machines. */
 static bool is_compared(const json_t *then, const options *now, const char *key)
 {
     const char *engine = json_string_value(json_object_get(then, "engine"));
@@ -145,7 +146,7 @@ static bool equal_values(const json_t *a, const json_t *b)
                                                   : json_equal(a, b) != 0;
 }
 
-/* The data may have moved: a path that no longer exists differs from none. */
+/* The data may have moved: if the recorded path no longer exists, it counts as the same place. */
 static bool is_same_place(const json_t *then, const json_t *now)
 {
     struct stat a, b;

@@ -22,9 +22,9 @@ status config_from_row_repeat(struct settings *out, const char *config,
 status config_from_row_all(struct settings *out, const char *config, const char *origin) MUST_CHECK;
 
 /* Adds each defining key whose value in `config` differs from `now`, "lr is 0.1, was 0.03"; nothing
- * if all are equal. Pace and network may differ, unless a run is virtual. dataset.path counts if
- * both paths exist and are not the same file. A missing key has its default. ERROR_DATA: not a JSON
- * object. */
+ * if all are equal. Keys of the cluster (pace, network, …) may differ, unless a run is virtual.
+ * dataset.path may differ if the recorded path no longer exists, or if both paths are the same
+ * file. A missing key has its default. ERROR_DATA: not a JSON object. */
 status config_from_row_differing(const char *config, const options *now,
                                  struct text *out) MUST_CHECK;
 

@@ -357,7 +357,7 @@ static status prepare(struct launch *l)
     config_arguments(o, &l->arguments);
     launch_drop_argument(l, "hosts");
     if (l->async)
-        launch_drop_argument(l, "network.interface"); /* the endpoints have its address */
+        launch_drop_argument(l, "network.interface"); /* endpoints contain its address */
     TRY(prepare_keys(l));
     /* Always pass `workers`: inside a Slurm or MPI job a role would otherwise take the number from
      * the environment, and use shards of another size than the server. */
@@ -447,7 +447,7 @@ done:
     return result;
 }
 
-/* Also for a run that failed, up to its last row. */
+/* Writes the trace (key trace). A trace of a failed run ends at its last row. */
 static status write_trace(const struct launch *l)
 {
     const char *pattern = options_text(l->o->settings, "trace");
@@ -497,8 +497,8 @@ static void close_all(struct launch *l)
 }
 
 /* Rejects `mpirun … gradlag run` and `srun -n 4 gradlag run`: they would start the run several
- * times, and mpirun refuses to start inside another mpirun. `srun --pty` starts one shell that is
- * in use. */
+ * times, and mpirun refuses to start inside another mpirun. `srun --pty` is allowed: it starts one
+ * interactive shell. */
 static status reject_launcher(const struct launch *l)
 {
     status result = OK;

@@ -20,17 +20,18 @@ struct watched {
     enum role role;
     unsigned index;
     bool ended_now;              /* it ended in this round of the loop */
-    bool reported;               /* it sent STATUS_ENDED: the three fields below */
+    bool reported;               /* it sent STATUS_ENDED, which has the next three fields */
     enum ps_dismissal dismissal; /* of a worker; the server reports the reason itself */
     status code;
     char *message; /* of a failure; owned */
-    bool was_lost; /* of a worker's place: its first process is lost */
-    /* Of an mpirun that starts the workers of another host, or one of them again: */
+    bool was_lost; /* of a worker: its first process was lost */
+    /* Of an mpirun that starts the workers of another host, or restarts one of them: */
     const struct run_host *host; /* NULL: no such process */
-    unsigned first, count;       /* its workers */
+    unsigned first, count;       /* the workers that it starts */
     uint64_t again_ns;           /* of a worker: when it is started again; 0: never */
-    uint64_t failed_ns;          /* when it failed while the server ran; 0: not, or judged */
-    bool dismissed;              /* it got SIGTERM */
+    uint64_t failed_ns; /* of such an mpirun: when it failed; 0: it has not, or judge_host() has
+                           handled it */
+    bool dismissed;     /* it got SIGTERM */
 };
 
 struct launch {
@@ -56,10 +57,10 @@ struct launch {
     unsigned places;              /* length of processes; some may not have been started */
     struct pollfd *sources;       /* [places + 2]: what launch_watch waits for */
     char **endpoints;             /* [servers]: where each listens; NULL: not known yet */
-    uint64_t begun_ns, ending_ns; /* ending_ns: since when all must end; 0: not yet */
+    uint64_t begun_ns, ending_ns; /* ending_ns: when the time limit for the end began; 0: not yet */
     uint64_t stop_sent_ns;        /* the last signal to processes[0]; 0: none */
     bool wait_logged, ending_logged;
-    bool bound;     /* all servers listen; the ranks make progress */
+    bool bound;     /* all servers listen, or the ranks have reported progress */
     bool ranks_met; /* the ranks have started and reached each other */
     bool was_ready; /* the ranks have met, or a server has listened; also before a restart */
     int stops_seen, stops_before; /* requests to stop: noticed; made before this run */
@@ -69,16 +70,16 @@ struct launch {
     char *message;
     int stderr_fd, child_fd; /* the two ends of the pipe for stderr of the processes */
     struct text line, mpirun_output;
-    uint64_t updates;      /* that the ranks have reported */
+    uint64_t updates;      /* number in the last progress report */
     int64_t restarts;      /* so far (key restarts) */
     struct text all_hosts; /* key hosts, for the restarts of ranks */
 };
 
-/* Reads key hosts. A list without another host is like an empty one. */
+/* Reads key hosts into l->hosts, which stays empty if the list names only this host. */
 status launch_read_hosts(struct launch *l, const char *key) MUST_CHECK;
-/* l->host_list ← l->hosts. */
+/* Writes l->hosts to l->host_list, in the form of mpirun's --host. */
 void launch_list_hosts(struct launch *l);
-/* Removes a setting from those of every process. */
+/* Removes a setting from l->arguments. */
 void launch_drop_argument(struct launch *l, const char *key);
 
 /* Passes lines that the processes wrote to stderr to the user. last: also an incomplete line. */
@@ -96,10 +97,10 @@ status launch_bound(struct launch *l, unsigned server, const char *endpoint, boo
 status launch_start_ranks(struct launch *l) MUST_CHECK;
 /* The other host that has this worker; NULL: this host. */
 const struct run_host *launch_host_of(const struct launch *l, unsigned index);
-/* Starts the lost workers again whose time has come (again_ns). */
+/* Restarts the lost workers whose time again_ns has passed. */
 void launch_start_lost_workers(struct launch *l);
 
-/* launch_restart.c: ranks are started again from the last checkpoint after the loss of one. */
+/* launch_restart.c: after the loss of a rank, restarts all ranks from the last checkpoint. */
 bool launch_may_restart(const struct launch *l);
 status launch_restart(struct launch *l) MUST_CHECK;
 

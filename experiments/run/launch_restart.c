@@ -1,8 +1,8 @@
 /*
- * launch_restart.c — ranks that are started again after the loss of one, in the same row.
+ * launch_restart.c — restarts the ranks after the loss of one; the run keeps its row.
  *
- * The number of ranks stays, and with it batch, rate and bits: ranks of a lost host are started on
- * the hosts that are left.
+ * The number of ranks stays the same, and so do the batch, the learning rate and the bits. The
+ * remaining hosts run the ranks of a lost host.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -31,7 +31,7 @@ bool launch_may_restart(const struct launch *l)
 /* ---- the hosts that are left --------------------------------------------------------------------
  */
 
-/* Starts a program on this host. A host that is off does not answer. */
+/* Whether mpirun can start a program (`true`) on this host within LIMIT_S. */
 static bool answers(const struct launch *l, const struct run_host *host)
 {
     enum { LIMIT_S = 20 };
@@ -63,7 +63,7 @@ static bool answers(const struct launch *l, const struct run_host *host)
     return started && WIFEXITED(c.wait_status) && WEXITSTATUS(c.wait_status) == 0;
 }
 
-/* Gives the places of lost hosts to the others, one after the other. */
+/* Gives the slots of lost hosts to the remaining hosts, in turn. */
 static status choose_hosts(struct launch *l)
 {
     status result = OK;
@@ -115,7 +115,7 @@ done:
     return result;
 }
 
-/* As if no rank had been started yet. */
+/* Resets the launch to the state before the first rank was started. */
 static void forget_ranks(struct launch *l)
 {
     struct status_message stale;

@@ -26,8 +26,8 @@
 #include <unistd.h>
 
 /* Local rank and size, from which a process chooses its device. They are always set, because inside
- * a Slurm step a process would otherwise use those of the step. Servers come after the last worker.
- * Ranks get them from mpirun, so here they are empty. */
+ * a Slurm step a process would otherwise use those of the step. Servers are numbered after the last
+ * worker. Processes under mpirun get them from mpirun, so here they are empty. */
 static void local_rank(const struct launch *l, const struct watched *w, char rank[48],
                        char size[48])
 {
@@ -69,7 +69,8 @@ static status start_role(struct launch *l, struct watched *w, const struct mpiru
         argv[n++] = joined[i].at;
     }
     const bool elsewhere = w->host != NULL;
-    /* Processes on other hosts may inherit all of this, and cannot reach the starter's files. */
+    /* mpirun may pass these variables to other hosts, where the starter's files cannot be reached:
+     * there, variables that name such files must be empty. */
     const char *environment[8 + COUNT_OF(l->mpirun.environment)] = {
         elsewhere ? STATUS_PIPE_VARIABLE "=" : l->status_pipe_variable, l->token_variable,
         m != NULL && l->hosts.count > 0 ? DATASET_SHARED_FILE "=" : l->dataset_variable, rank,
@@ -92,8 +93,9 @@ done:
     return result;
 }
 
-/* The endpoints of all servers, separated by commas: of a server that listens the actual one, with
- * `address` if it listens on all addresses; of the others the one to use. */
+/* Adds the endpoints of all servers, separated by commas. If a server listens already, this is its
+ * actual endpoint, in which `address` replaces 0.0.0.0. Otherwise it is the endpoint on which the
+ * server shall listen. */
 static status list_endpoints(const struct launch *l, const char *address, struct text *out)
 {
     static const char any[] = "tcp://0.0.0.0:";
@@ -137,7 +139,7 @@ static status start_numbered(struct launch *l, struct watched *w, enum role role
     if (role == ROLE_WORKER || index > 0)
         settings_add(&more, role_name(role), number, "run");
     if (role == ROLE_WORKER)
-        settings_add(&more, "restarts", "0", "run"); /* they are the starter's */
+        settings_add(&more, "restarts", "0", "run"); /* the starter restarts workers itself */
     w->role = role;
     w->index = index;
     TRY(start_role(l, w, NULL, role_name(role), &more));
@@ -156,7 +158,7 @@ done:
     return result;
 }
 
-/* `hosts`: NULL, or as --host takes them. */
+/* `hosts`: in the form of mpirun's --host; NULL: all of the Slurm allocation. */
 static struct mpirun_hosts on_hosts(const struct launch *l, unsigned count, const char *hosts,
                                     const char *folder)
 {
@@ -313,7 +315,8 @@ done:
     return result;
 }
 
-/* Other hosts replace HOST by an address of this one. */
+/* Logs the command for late workers. On another host the user replaces HOST by an address of this
+ * host. */
 static status invite_late_workers(const struct launch *l)
 {
     status result = OK;
@@ -357,7 +360,7 @@ done:
     return result;
 }
 
-/* An error is no harm: the ranks build what is missing, and report it. */
+/* Ignores errors: the ranks build the missing data themselves, and report their own errors. */
 static void build_dataset(const void *context)
 {
     const struct launch *l = context;
@@ -366,8 +369,8 @@ static void build_dataset(const void *context)
     (void)!dataset_open(&data, l->o->settings, true);
 }
 
-/* Open MPI puts a segment of 4 MiB and a little more for each rank there. In a container the whole
- * folder may have 64 MiB. */
+/* Whether the folder has room for Open MPI's segments, a little more than 4 MiB for each rank. In a
+ * container /dev/shm may have only 64 MiB. */
 static bool has_room(const char *folder, unsigned ranks)
 {
     enum { RANK_BYTES = 4352 << 10 };
@@ -396,7 +399,8 @@ status launch_start_ranks(struct launch *l)
     }
     l->processes[0].role = ROLE_RANK;
     TRY(start_role(l, &l->processes[0], &l->mpirun, "rank", &none));
-    /* mpirun needs a while, and mostly one processor, until the ranks run. */
+    /* mpirun takes a while to start the ranks, and mostly uses one processor: build the data
+     * meanwhile. */
     if (dataset_is_shared(l->o->settings))
         TRY(child_fork(&l->builder, build_dataset, l));
 done:

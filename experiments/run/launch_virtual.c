@@ -120,7 +120,8 @@ static void note_cost(const struct role_process *p, gradient_pool *pool, double 
     text_free(&detail);
 }
 
-/* Recorded at the end, where `gradlag show` prints it also after thousands of other events. */
+/* Records what the simulation leaves out. It does so at the end, so that `gradlag show` prints it
+ * even after thousands of other events. */
 static void note_not_modelled(const struct role_process *p, const struct training_outcome *out)
 {
     struct text names = {0};
@@ -136,7 +137,7 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
     struct training_outcome outcome = {0};
     gradient_pool *pool = NULL;
     pace *steps = NULL;
-    /* The role only reads them, and does not close them here. */
+    /* Discards const: the role only reads these settings, and they are not closed here. */
     p.settings = (options *)(uintptr_t)o->settings;
     p.hooks.stop = launch_stop_flag();
     p.request_stop = launch_request_stop;

@@ -56,7 +56,7 @@ static void fail(struct launch *l, status code, const char *text)
     if (code != STOPPED)
         role_write_verdict(l->folder.path, code, text);
     else
-        role_forget_verdict(l->folder.path); /* that of on_host_failure() */
+        role_forget_verdict(l->folder.path); /* on_host_failure() may have written one */
     request_end(l);
 }
 
@@ -137,7 +137,7 @@ static bool has_passed(uint64_t since_ns, unsigned seconds)
     return clock_ns() - since_ns > seconds * 1000000000ULL;
 }
 
-/* It has ended with an error and is not started again. */
+/* Whether the process has ended with an error and will not be started again. */
 static bool is_lost(const struct watched *w)
 {
     const struct child *c = &w->child;
@@ -199,14 +199,15 @@ static bool run_continues(const struct launch *l)
     return strcmp(options_text(l->o->settings, "on_lost"), "continue") == 0;
 }
 
-/* Whether the end of a host's mpirun can still decide about the run. */
+/* Whether the failure of a host's mpirun can still decide the outcome of the run. */
 static bool is_undecided(const struct launch *l)
 {
     return l->verdict == OK && l->ending_ns == 0 && l->processes[0].child.running;
 }
 
-/* mpirun has ended. Its daemon on the other host sends SIGTERM to the workers, and a worker then
- * tells the server that it was asked to stop. The server ends the run with this reason instead. */
+/* The mpirun of a host has failed. Its daemon on that host sends SIGTERM to the workers, and a
+ * worker then tells the server that it was asked to stop. So store the true reason: the server ends
+ * the run with the stored one. */
 static void on_host_failure(struct launch *l, struct watched *w)
 {
     struct text text = {0};
@@ -231,7 +232,7 @@ static void judge_host(struct launch *l, struct watched *w)
     if (run_continues(l) && !all_workers_failed(l)) {
         progress_clear(&l->progress);
         log_warning("%s; the run continues without its workers (on_lost=continue)", text.at);
-        /* The server loses workers of another host after timeout_s. */
+        /* The server notices the loss of workers on another host only after timeout_s. */
         for (unsigned i = 0; i < w->count; i++) {
             status_pipe_note_end(&l->pipe, w->first + i);
             plan_again(l, w->first + i, options_real(l->o->settings, "timeout_s") + 1);
@@ -242,8 +243,8 @@ static void judge_host(struct launch *l, struct watched *w)
     text_free(&text);
 }
 
-/* The server has freed the place of a worker on another host. An mpirun whose workers are all lost
- * may hang. */
+/* The server has freed the place of a worker on another host. Kills an mpirun whose workers are all
+ * lost, because it may hang. */
 static void on_lost(struct launch *l, unsigned index)
 {
     if (index >= l->workers || launch_host_of(l, index) == NULL)
@@ -339,7 +340,7 @@ static void store_end(struct launch *l, const struct status_message *m)
     else if (m->role == ROLE_SERVER && m->index > 0)
         place = l->workers + m->index;
     struct watched *w = &l->processes[place];
-    /* Of several ranks the first failure counts. */
+    /* If several ranks fail, the first failure counts. */
     if (w->reported && w->code != OK)
         return;
     w->reported = true;
@@ -401,7 +402,8 @@ static void check_signals(struct launch *l)
     l->stops_seen = requests;
 }
 
-/* From a stop request or the first failure to the last exit. The writer limits a checkpoint. */
+/* The time limit from a stop request or the first failure to the last exit. It includes the time
+ * that the server or rank 0 may take for the last checkpoint. */
 static unsigned ending_limit_s(const struct launch *l)
 {
     const options *o = l->o->settings;
@@ -499,7 +501,7 @@ static bool any_running(const struct launch *l)
     return false;
 }
 
-/* Until a message, output, an exit or a signal, at most POLL_MS. */
+/* Waits until a message, output, an exit or a signal, at most POLL_MS. */
 static void wait_for_event(struct launch *l)
 {
     l->sources[0] = (struct pollfd){.fd = l->pipe.fd, .events = POLLIN};
@@ -509,8 +511,9 @@ static void wait_for_event(struct launch *l)
     poll(l->sources, l->places + 2, POLL_MS);
 }
 
-/* After the server of a failed run. An mpirun has time to end its processes on the other host, and
- * to remove its files there; check_limits() kills it later. */
+/* Ends the other processes of a failed run after its server has ended. An mpirun only gets SIGTERM,
+ * so that it can end its processes on the other host and remove its files there; check_limits()
+ * kills it later. */
 static void end_followers(struct launch *l)
 {
     for (unsigned i = 0; i < l->places; i++) {

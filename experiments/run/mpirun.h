@@ -19,9 +19,9 @@ struct mpirun {
     const char *environment[14]; /* additions, "NAME=value", ended by NULL */
 };
 
-/* `folder` is for Open MPI's files, `shared` for the shared memory of ranks; both are borrowed
- * until mpirun_close(), NULL: Open MPI's default, for files TMPDIR or /tmp. ERROR_OTHER: the
- * folder has too little free space, which would make mpirun hang. */
+/* `folder`: for Open MPI's files; NULL: TMPDIR or /tmp. `shared`: for the shared memory of ranks;
+ * NULL: Open MPI's default. Both are borrowed until mpirun_close(). ERROR_OTHER: the folder has too
+ * little free space, which would make mpirun hang. */
 status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder,
                    const char *shared) MUST_CHECK;
 struct mpirun_hosts {
@@ -32,8 +32,8 @@ struct mpirun_hosts {
     const char *folder;    /* for Open MPI's files on this host, if several mpirun start at the
                               same time; NULL: Open MPI's own, which MPI processes need */
     bool survive;          /* the end of one process does not end the others */
-    const char *passed[6]; /* environment variables for processes on other hosts; ends with NULL.
-                              Others they have from their hosts */
+    const char *passed[6]; /* names of variables that mpirun passes to other hosts; ends with NULL.
+                              All other variables come from these hosts */
 };
 /* Borrows all texts until mpirun_close(). */
 void mpirun_open_hosts(struct mpirun *m, const struct mpirun_hosts *wanted);

@@ -93,8 +93,8 @@ void rerun_add_results(struct text *out, const char *results)
         add_setting(out, "results", results);
 }
 
-/* Without the limits that the user set to oneDNN's instruction set: add_instructions() adds the set
- * that was used. */
+/* Adds the recorded environment variables, but no limit of oneDNN's instruction set:
+ * add_instructions() adds the set that was used. */
 static void add_environment(struct text *out, const struct recorded *r)
 {
     const char *name;
@@ -114,7 +114,7 @@ static void add_environment(struct text *out, const struct recorded *r)
     json_decref(all);
 }
 
-/* For the same bits on a processor that has more instructions. */
+/* Adds the limit that gives the same bits on a processor with more instructions. */
 static void add_instructions(struct text *out, const struct recorded *r)
 {
     if (r->instructions != NULL && strcmp(r->instructions, onednn_instructions()) != 0) {

@@ -9,7 +9,7 @@
 struct origin {
     const char *path;
     char sha256[65];
-    uint64_t version, lost; /* lost: recorded later versions of that run; 0 if it is unknown */
+    uint64_t version, lost; /* lost: versions after the checkpoint; 0 if the run is unknown */
     bool asynchronous;
     uint64_t computed; /* samples computed up to the checkpoint, of an asynchronous run */
     struct origin_run run;

@@ -150,7 +150,8 @@ static void show_progress(void *context, const struct training_progress *now)
     }
 }
 
-/* Saves with the statistics of batch norm, which it estimates. The caller holds `computing`. */
+/* Estimates the statistics of batch norm and saves the checkpoint with them. The caller holds
+ * `computing`. */
 static status save_with_statistics(struct role_process *p, struct run_checkpoint *what)
 {
     status result = OK;
@@ -166,7 +167,8 @@ done:
     return result;
 }
 
-/* After a request to stop, the time to write is limited, so the checkpoint lacks statistics. */
+/* Saves without statistics if the worker is computing, or after a request to stop, because the time
+ * to write is then limited. */
 static status save(struct role_process *p, struct run_checkpoint *what)
 {
     if (worker_statistic_count(p->worker) == 0 || training_stop_wanted(&p->hooks) ||
@@ -248,7 +250,7 @@ static void verdict_path(const char *folder, size_t length, char out[160])
     snprintf(out, 160, "%.*s/verdict", (int)length, folder);
 }
 
-/* A waiting server must not read half of it (await_verdict). */
+/* Renames a complete file, so that a waiting server never reads a part of it (await_verdict). */
 void role_write_verdict(const char *folder, status code, const char *text)
 {
     char path[160], unfinished[168];
@@ -269,8 +271,8 @@ void role_forget_verdict(const char *folder)
     unlink(path);
 }
 
-/* A worker was told to stop, but this server was not: the worker's host may have failed. The
- * starter stores this when it sees it, or asks this server to stop. */
+/* Waits for the verdict if a worker was asked to stop but this server was not: the worker's host
+ * may have failed. The starter then writes the verdict; otherwise it asks this server to stop. */
 static void await_verdict(const char *path)
 {
     enum { LIMIT_S = 3, PAUSE_MS = 20 };

@@ -32,8 +32,9 @@ struct role_process {
     struct training_hooks hooks;
     enum ps_dismissal dismissal; /* of a worker */
     const char *communicator;    /* of a rank: its name; NULL: not open yet */
-    struct text network;         /* of its messages; empty: this host */
-    void (*request_stop)(void);  /* sets the flag of hooks.stop; callable from any thread */
+    struct text network; /* for the run's row: the networks of its messages, or their encryption;
+                            may be empty */
+    void (*request_stop)(void); /* sets the flag of hooks.stop; callable from any thread */
 };
 
 /* Composes the settings of the command line (`read`), names the process in the log and installs
@@ -54,16 +55,17 @@ status role_end(struct role_process *p, status ended, const struct training_outc
 status role_server_length(const options *o, uint64_t epoch_samples,
                           struct training_length *out) MUST_CHECK;
 
-/* Warns if training ends before its warm-up does. For the runs of sweeps plan_warn_of_warmup() does
- * so, once; those of experiments are not commented. */
+/* Warns if training ends before its warm-up does. Does nothing in a run of a sweep, where
+ * plan_warn_of_warmup() warns once for all runs, and in a run of an experiment. */
 void role_warn_of_warmup(const options *o, uint64_t total_samples, uint64_t epoch_samples);
 
 /* Removes "KEY=3" from the settings and sets *out to its number. *out is unchanged if there is no
  * such setting. ERROR_USAGE: not a number below `limit`. */
 status role_take_number(struct settings *s, const char *key, unsigned limit,
                         unsigned *out) MUST_CHECK;
-/* Removes "worker=3" from the settings; without it takes the rank from mpirun or srun, and adds
- * "worker.first=4" if that is set. */
+/* Sets *index to the number in "worker=3" or, without this setting, to the rank from mpirun or srun
+ * plus the number in "worker.first=4" (default 0). Removes the settings that it used. ERROR_USAGE:
+ * there is no valid number. */
 status role_worker_index(struct settings *s, unsigned *index) MUST_CHECK;
 /* If `workers` is not set, adds it with the number of ranks of mpirun or srun. */
 void role_default_workers(struct settings *s);
@@ -76,12 +78,12 @@ void role_ignore_leaks_of_mpi(void);
 
 /* The path of this program; static memory. */
 const char *role_program(void);
-/* Its path in the file system, for other hosts. Returns `path`. */
+/* The path of this program in the file system, for processes on other hosts. Returns `path`. */
 const char *role_program_path(char path[PATH_MAX]);
-/* Called by the starter before it stops the server, or when a host has failed: stores why the run
+/* The starter calls this before it stops the server, or when a host has failed. Stores why the run
  * failed, for the run's row. A server that does not end with STOPPED ignores it. */
 void role_write_verdict(const char *folder, status code, const char *text);
-/* Takes that back, before the ranks start again or after a request to stop. */
+/* Removes the stored reason. Call it before the ranks start again, or after a request to stop. */
 void role_forget_verdict(const char *folder);
 
 #endif

@@ -83,8 +83,8 @@ done:
     return result;
 }
 
-/* communicator=auto knows no optimizer: it may choose an exchange on the GPU only if the replica
- * may be there. */
+/* communicator=auto does not know the optimizer. So it gets the GPU as an option only if the
+ * replica may be on the GPU. */
 static status open_communicator(communicator **c, const options *o, const worker *w, size_t count)
 {
     status result = OK;
@@ -190,8 +190,9 @@ static void report_end(void *context, const char *why)
     }
 }
 
-/* For Open MPI's connection to mpirun. At the end a rank sends it several small messages without an
- * answer in between; by default the second one waits 40 ms, until the first is acknowledged. */
+/* Turns off Nagle's algorithm on Open MPI's connection to mpirun. At its end a rank sends several
+ * small messages to mpirun without an answer in between. By default the second message waits 40 ms
+ * until the first is acknowledged. */
 static void send_small_messages_at_once(void)
 {
     enum { DESCRIPTORS = 256 };

@@ -159,8 +159,9 @@ done:
     return result;
 }
 
-/* On one host each further server adds messages and wake-ups; only long vectors are worth them
- * (docs/benchmarks.md, "Several servers"). Servers of other hosts have no starter. */
+/* On one host each further server adds messages and wake-ups, which pay off only for long vectors
+ * (docs/benchmarks.md, "Several servers"). Servers on several hosts are started by hand and get no
+ * hint. */
 static void hint_at_fewer_servers(const struct role_process *p, size_t parameters)
 {
     enum { WORTH_SERVERS = 2000000 };

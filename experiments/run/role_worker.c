@@ -8,8 +8,8 @@
 
 enum { RESTARTS_MAX = 1000 }; /* as in keys.def */
 
-/* Key restarts. Only a worker that was started by hand or by a launcher has it: `gradlag run`
- * starts workers again itself. After the loss of its server the worker tries to join once a second,
+/* Key restarts. Only a worker that was started by hand or by a launcher has this key: `gradlag run`
+ * restarts workers itself. After the loss of its server the worker tries to join once a second,
  * until timeout_s has passed. The new server decides at which batch the worker goes on. A refused
  * worker does the same: its server may be a new one, on another host, or may have evicted it. */
 static status train(const struct role_process *p, const struct ps_trainer_options *trainer,
@@ -96,7 +96,8 @@ status command_worker(int argc, char **argv)
     unsigned index = 0, restarts = 0;
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(role_worker_index(&read, &index));
-    /* As a key of a run it needs checkpoint=, which is the server's. */
+    /* Remove `restarts` before composition, which would require checkpoint=; only the server has
+     * that. */
     TRY(role_take_number(&read, "restarts", RESTARTS_MAX + 1, &restarts));
     role_default_workers(&read);
     TRY(role_begin(&p, ROLE_WORKER, index, &read));

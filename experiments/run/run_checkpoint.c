@@ -149,7 +149,7 @@ static void add_pattern(const char *path, struct text *out)
     }
 }
 
-/* If the path contains {run} and the number is not known yet, it is checked when it is written. */
+/* If the path has {run} and the number is not known yet, run_checkpoint_save() checks the path. */
 static status check_overwrites(const options *settings, int64_t run_id)
 {
     status result = OK;
@@ -250,8 +250,7 @@ static void free_tensors(struct tensors *t)
 }
 
 /* Notes that are numbers. Those from OPTIONAL on may be missing in files of older versions or of
- * another mode. VECTORS are all vectors beside the optimizer's, WAITING those that are gradients.
- */
+ * another mode. VECTORS counts the vectors of rules, WAITING the delayed gradients among them. */
 enum number {
     VERSION,
     SAMPLES,
@@ -352,7 +351,7 @@ done:
 /* ---- reading -----------------------------------------------------------------------------------
  */
 
-/* Every number is a count or a time, except three; a sum of losses may be negative. */
+/* Counts or times from 0 to 9e15. Three numbers may be larger; only LOSS_SUM may be negative. */
 static status read_number(const char *path, const char *key, const char *text, double *out)
 {
     status result = OK;
@@ -489,7 +488,7 @@ done:
     return result;
 }
 
-/* For mode=async: takes over the lists. */
+/* For mode=async: fills in the server's state. Takes ownership of list ACCOUNT. */
 static status allocate_server_state(struct run_checkpoint_file *s, struct notes *notes,
                                     size_t workers)
 {
@@ -514,7 +513,7 @@ done:
     return result;
 }
 
-/* Vectors of the optimizer's state. With an outer rule, key optimizer is that of the workers. */
+/* Number of state vectors of the optimizer; with an outer rule, those of the rule. */
 static status states_of(const options *settings, size_t *out)
 {
     status result = OK;

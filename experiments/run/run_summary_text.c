@@ -18,7 +18,8 @@
 status run_summary_read(const char *results, int64_t run_id, const options *o,
                         struct run_figures *out)
 {
-    /* Not run_id = run.id: SQLite would then compute the view for all runs first. */
+    /* Give the run's number: with run_id = run.id SQLite would first compute the view for all
+     * runs. */
     static const char form[] =
         "WITH counted AS (SELECT sum(pushes) AS gradients, "
         "1.0 * sum(staleness * pushes) / sum(pushes) AS mean, "

@@ -95,7 +95,7 @@ static void gate_path(const char *pipe_path, char out[160])
 }
 
 /* The gate is a FIFO: its end of file tells all readers at once, also when the starter dies. A
- * process that comes later finds no FIFO. */
+ * process that starts later finds no FIFO and does not wait. */
 bool status_pipe_await_gate(unsigned limit_s, const volatile sig_atomic_t *stop)
 {
     enum { CHECK_STOP_MS = 100 };
@@ -119,7 +119,7 @@ void status_pipe_open_gate(struct status_pipe *m)
     if (m->gate < 0)
         return;
     gate_path(m->path, path);
-    unlink(path); /* before close(): a reader that opens it has a writer, or finds none */
+    unlink(path); /* first, so that a process that opens the FIFO finds a writer */
     close(m->gate);
     m->gate = -1;
 }

@@ -2,8 +2,8 @@
  * status_pipe.h — messages from the processes of a run to their starter, through a FIFO in its
  * private folder. The environment variable STATUS_PIPE_VARIABLE has its path, also under mpirun.
  *
- * If a run has several hosts, STATUS_PIPE_HOST names the starter's. A process on another host has
- * no status pipe.
+ * The environment variable STATUS_PIPE_HOST has the name of the starter's host. A process on
+ * another host has no status pipe.
  *
  * A message is smaller than PIPE_BUF, so messages of several processes never interleave.
  */
@@ -47,8 +47,8 @@ bool status_pipe_has_reader(void);
 /* Waits at most five seconds for space in the pipe; STATUS_PROGRESS does not wait. */
 void status_pipe_send(const struct status_message *m);
 
-/* Waits until the starter has called status_pipe_open_gate(), or *stop, at most limit_s. False: the
- * limit has passed. */
+/* Waits until the starter has called status_pipe_open_gate() or *stop is not 0, at most limit_s
+ * seconds. False: the time limit has passed. */
 bool status_pipe_await_gate(unsigned limit_s, const volatile sig_atomic_t *stop);
 
 /* True if the starter has said with status_pipe_note_end() that this worker's process has ended. */
@@ -69,7 +69,7 @@ bool status_pipe_receive(struct status_pipe *m, struct status_message *out);
 /* Tells the other processes that the process of this worker has ended: by an empty file beside the
  * FIFO. */
 void status_pipe_note_end(const struct status_pipe *m, unsigned index);
-/* Takes that back, before this worker is started again. */
+/* Undoes status_pipe_note_end(). Call it before this worker is started again. */
 void status_pipe_forget_end(const struct status_pipe *m, unsigned index);
 
 #endif

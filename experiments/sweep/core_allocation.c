@@ -19,8 +19,8 @@ done:
 }
 
 /* The visible GPUs, named as in CUDA_VISIBLE_DEVICES. Without GPUs or CUDA the list stays empty; a
- * run with device=cuda then reports the error itself. A child counts: this process forks the trials
- * of precision=auto, which fail if it has used CUDA. */
+ * run with device=cuda then reports the error itself. A child process counts the GPUs: this process
+ * forks the trials of precision=auto, which fail if this process has used CUDA. */
 static void find_gpus(struct core_allocation *p, const options *o)
 {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
@@ -113,7 +113,7 @@ static void take_cores(struct core_allocation *p, unsigned count, struct core_sh
     }
 }
 
-/* Of the GPUs that the share does not have yet, the one that the fewest runs use. */
+/* The GPU that the fewest runs use, among those that the share does not have yet. */
 static unsigned least_used_gpu(const struct core_allocation *p, const struct core_share *share)
 {
     unsigned best = 0;

@@ -1,6 +1,6 @@
 /*
  * core_allocation.h — assigns processor cores and GPUs of this machine to runs that execute at the
- * same time, so that no two runs share one.
+ * same time, so that two runs never share a core or a GPU.
  *
  * Cores are those that this process may use; GPUs those that it sees (CUDA_VISIBLE_DEVICES). A run
  * gets workers × threads cores with engine=real, and virtual.threads cores with engine=virtual (0:
@@ -34,8 +34,8 @@ struct core_share {
     unsigned gpu_count; /* 0: the environment stays as it is */
 };
 
-/* For `jobs` runs at a time. ERROR_USAGE: `jobs` exceeds the number of cores and `shared` is false.
- */
+/* Prepares *p for `jobs` runs at a time. ERROR_USAGE: `jobs` exceeds the number of cores and
+ * `shared` is false. */
 status core_allocation_open(struct core_allocation *p, unsigned jobs, bool shared) MUST_CHECK;
 /* Assigns cores and GPUs to a run; false: not enough of them are free now. */
 bool core_allocation_take(struct core_allocation *p, const options *o, struct core_share *out);

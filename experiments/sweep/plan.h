@@ -66,9 +66,9 @@ struct plan_options {
 
 /* Resolves precision=auto (precision_choice.h). Call it before the settings are added. */
 status plan_choose_precision(const struct plan *p, options *settings) MUST_CHECK;
-/* If the key does not define the computation (KEY_BESIDE), runs that differ in it are different
- * runs of this plan all the same: payload=shm,frames compares the two. Call it before the settings
- * are added. The key is borrowed. */
+/* For a key that does not define the computation (KEY_BESIDE): runs that differ only in this key
+ * become different runs of the plan, so that payload=shm,frames compares the two. Ignores other
+ * keys. Call it before the settings are added. The key is borrowed. */
 void plan_vary(struct plan *p, const char *key);
 /* Takes ownership of the settings. If the plan already has this run (same configuration,
  * experiment, arm and varied keys), frees them and returns false. */
@@ -81,8 +81,8 @@ void plan_close(struct plan *p);
 
 /* Whether the part has item `index` of a list. The sizes of two parts differ by at most one. */
 bool plan_part_has(const struct plan_part *part, size_t index);
-/* The position of the run with these settings among the different runs of `seen`; a new run is
- * added to it. Equal runs have one position, and so are in one part. */
+/* The position of the run with these settings among the different runs of `seen`; adds a new run to
+ * `seen`. Equal runs have the same position, and so belong to the same part. */
 status plan_position(struct plan *seen, const struct settings *s, size_t *out) MUST_CHECK;
 /* Removes the runs of other parts. Call it before plan_look_up(). */
 void plan_keep_part(struct plan *p, const struct plan_part *part);

@@ -128,7 +128,7 @@ static status run_ended(struct execution *m, struct planned_run *r, const char *
         progress_clear(&m->progress);
         TRY(report(m, r, error));
     }
-    if (m->plan->of_trials && r->state == PLANNED_FINISHED) /* else the other trials are in vain */
+    if (m->plan->of_trials && r->state == PLANNED_FINISHED) /* a search needs each score */
         TRY(plan_score(r, &ignored));
 done:
     return result;
@@ -168,7 +168,8 @@ done:
     return result;
 }
 
-/* A child that gets SIGINT before it handles signals dies of it; its row still waits. */
+/* SIGINT kills a child that does not handle signals yet. This counts as a stop; its row still
+ * waits. */
 static int exit_code(const struct execution *m, int wait_status)
 {
     const bool stopped = m->stopping && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGINT;
@@ -187,7 +188,7 @@ static status process_ended(struct execution *m, struct planned_run *r, int wait
     r->state = plan_state_of(entry.state);
     if (code == STOPPED) {
         m->stopping = true; /* also if only this child got the signal */
-        if (m->plan->again && r->state == PLANNED_MISSING) /* `sweep --work` continues the plan */
+        if (m->plan->again && r->state == PLANNED_MISSING) /* queue it for `sweep --work` */
             TRY(plan_enqueue(r, true, r->attempt));
         goto done;
     }
@@ -306,7 +307,7 @@ static bool has_runs_to_start(const struct execution *m)
     return !m->stopping && m->error == OK && next_run(m) != NULL;
 }
 
-/* An error ends no running run; each has time limits of its own. */
+/* Keeps the first error. Running runs continue: each has time limits of its own. */
 static void record_error(struct execution *m, status result)
 {
     if (result != OK && m->error == OK) {
@@ -317,7 +318,7 @@ static void record_error(struct execution *m, status result)
     }
 }
 
-/* Until a run ends or a signal comes, at most POLL_MS. */
+/* Waits until a run ends or a signal arrives, at most POLL_MS. */
 static void wait_for_exit(struct execution *m)
 {
     for (unsigned i = 0; i < m->job_count; i++) {

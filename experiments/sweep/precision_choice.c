@@ -91,7 +91,7 @@ static struct known_answer *find(const char *results, const char *computation)
     return NULL;
 }
 
-/* Takes `reason`. */
+/* Takes ownership of `reason`. */
 static struct known_answer *keep(const char *results, const char *computation, char *reason,
                                  bool recorded)
 {
@@ -135,7 +135,7 @@ done:
     return result;
 }
 
-/* The format with which the checkpoint's settings agree. */
+/* Chooses bf16 if the settings in the checkpoint agree with it, else fp32. */
 static status choose_of_checkpoint(options *o)
 {
     status result = OK;

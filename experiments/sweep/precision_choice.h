@@ -13,7 +13,7 @@
 
 enum precision_effort {
     PRECISION_MEASURE, /* make a trial if no answer is recorded */
-    PRECISION_LOOK_UP, /* never: fp32 if no answer is recorded */
+    PRECISION_LOOK_UP, /* make no trial: fp32 if no answer is recorded */
 };
 
 /* If precision=auto, sets `precision`, and `precision_trial` to the reason, which becomes the run's

@@ -171,7 +171,8 @@ void space_close(struct space *s)
     *s = (struct space){0};
 }
 
-/* Four digits, and one more for each power of ten by which the numbers exceed the range. */
+/* Four digits, and one more for each power of ten by which the largest number exceeds the width of
+ * the range. */
 static int digits(const struct dimension *d)
 {
     const double most = fmax(fabs(d->low), fabs(d->high));

@@ -83,8 +83,8 @@ bool search_has_ended(const struct search *s);
 size_t search_total(const struct search *s);
 /* The full-length trial with the best score, the first of several; NULL: there is none. */
 const struct trial *search_best(const struct search *s);
-/* Whether one of its values is the first or last of more than two, or a number lies within 5 % of
- * an end of its range. */
+/* Whether a value of the trial is the least or largest of a list of three or more numbers, or lies
+ * within 5 % of an end of its range. */
 bool search_is_at_edge(const struct search *s, const struct trial *t);
 /* The settings of a trial, without the length of the run. */
 void search_settings(const struct search *s, const struct trial *t, struct settings *out);

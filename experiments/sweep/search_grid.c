@@ -1,5 +1,5 @@
 /*
- * search_grid.c — every combination of the values; the last key varies first. A range contributes
+ * search_grid.c — every combination of the values; the last key varies fastest. A range contributes
  * its given number of points, including both ends.
  */
 #include "experiments/sweep/search.h"

@@ -88,7 +88,7 @@ static status propose(struct search *s)
     size_t *ranked = NULL, begin = 0;
     unsigned rung = 0, top = top_of(s);
     for (size_t tried = 0; tried < s->count;
-         rung++) { /* finds the next rung and the begin of the last */
+         rung++) { /* finds the next rung, and the first trial of the previous one */
         begin = tried;
         tried += rung_points(s, rung);
     }

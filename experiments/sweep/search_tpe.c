@@ -120,8 +120,8 @@ static double draw_value(const struct estimate *e, struct random_stream *r)
     return (double)v;
 }
 
-/* A position in [0, 1]. Each mean lies in it, so a draw does with probability of about ½ or more.
- */
+/* A position in [0, 1]. Each mean lies in this range, so a draw does, too, with a probability of ⅓
+ * or more. */
 static double draw_place(const struct estimate *e, struct random_stream *r)
 {
     size_t which = random_below(r, (uint32_t)e->count + 1);

@@ -114,7 +114,7 @@ void axes_combine(const struct axis *axes, size_t count, const struct settings *
 /* ---- dotted keys --------------------------------------------------------------------------------
  */
 
-/* The setting that chooses the part of a dotted key last; NULL: none does. */
+/* The last setting that chooses the part of a dotted key; NULL: there is none. */
 static const struct setting *choice_of(const struct settings *read, const char *dotted)
 {
     const size_t length = strcspn(dotted, ".");
@@ -124,7 +124,7 @@ static const struct setting *choice_of(const struct settings *read, const char *
     return NULL;
 }
 
-/* ERROR_USAGE: the key is none of the part `value`, or of the default if there is no choice. */
+/* ERROR_USAGE: part `value` does not have the key. `choice` NULL: the default part does not. */
 static status check_with(const struct setting *choice, const char *value,
                          const struct setting *dotted)
 {

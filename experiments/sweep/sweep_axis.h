@@ -20,9 +20,9 @@ struct axis {
 status axis_read(struct axis *out, const struct setting *s) MUST_CHECK;
 void axis_free(struct axis *a);
 /* ERROR_USAGE: a dotted key that no value of its part has (damping=none,inverse damping.power=0.5).
- * Skips keys of a search and those of layers that a later layer overrules. */
+ * Skips keys of a search, and keys for which settings_is_overruled() is true. */
 status axes_check_dotted(const struct settings *read) MUST_CHECK;
-/* Adds the settings of combination `number`; the last axis varies first. */
+/* Adds the settings of combination `number`; the last axis varies fastest. */
 void axes_choose(const struct axis *axes, size_t count, size_t number, struct settings *out);
 /* Adds `fixed` and the settings of that combination. */
 void axes_combine(const struct axis *axes, size_t count, const struct settings *fixed,

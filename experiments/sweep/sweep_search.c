@@ -145,7 +145,7 @@ static status read_all(struct search_sweep *h, const struct settings *read)
         const struct setting *s = &read->at[i];
         if (search_is_key(s->key))
             settings_add(&h->search, s->key, s->value, s->origin);
-        else if (settings_find(read, s->key) == s->value && /* of a repeated key the last counts */
+        else if (settings_find(read, s->key) == s->value && /* the last setting of the key */
                  !settings_length_is_overruled(read, i))
             TRY(read_values(h, s, is_listed(per, s->key)));
     }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DIVERGED   (-1e300) /* the score, times the share of the trial's runs that diverged */
+#define DIVERGED   (-1e300) /* a trial's score: this × the share of its runs that diverged */
 #define NOT_FINITE (-1e290) /* the score of finished runs whose figure is not finite */
 
 status trials_begin(struct trials *t, const struct space *space, const struct settings *search,
