@@ -77,7 +77,8 @@ static double quota_in(const char *quota_file, const char *period_file)
 {
     double quota = 0, period = 1;
     FILE *f = fopen(quota_file, "re"), *g = period_file != NULL ? fopen(period_file, "re") : NULL;
-    const bool known = f != NULL && fscanf(f, "%lf", &quota) == 1 && quota > 0; /* -1: none */
+    const bool readable = f != NULL && (period_file == NULL || g != NULL);
+    const bool known = readable && fscanf(f, "%lf", &quota) == 1 && quota > 0; /* -1: none */
     if (known && (fscanf(g != NULL ? g : f, "%lf", &period) != 1 || period <= 0))
         period = 1; /* a limit in bytes has no period */
     if (f != NULL)

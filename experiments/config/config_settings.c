@@ -64,7 +64,9 @@ const char *settings_find(const struct settings *s, const char *key)
 
 bool settings_is_list(const char *text)
 {
-    return text[0] != '(' && strchr(text, ',') != NULL;
+    const char *end = strchr(text, ')');
+    const bool whole = text[0] == '(' && end != NULL && end[1] == '\0';
+    return !whole && strchr(text, ',') != NULL;
 }
 
 /* A YAML list becomes the values of a sweep: "1,2,4". An element with a comma is one value: it gets

@@ -419,23 +419,20 @@ static void a_control_group_limits_processors_and_memory(void **state)
     assert_int_equal(processor_quota(groups, ""), 2);
     write_file("cpu/cpu.cfs_quota_us", "50000\n");
     assert_int_equal(processor_quota(groups, ""), 1);
+    snprintf(path, sizeof path, "%s/cpu/cpu.cfs_period_us", groups);
+    assert_int_equal(unlink(path), 0); /* a quota without a period does not count */
+    assert_int_equal(processor_quota(groups, ""), 2);
     assert_true(processor_count() >= 1);
     assert_true(isinf(group_quota(groups, "/a/b", "memory.max")));
     write_file("a/b/memory.max", "max\n");
     write_file("a/memory.max", "1073741824\n");
     assert_true(group_quota(groups, "/a/b", "memory.max") == 1073741824);
     assert_true(memory_bytes() >= 1 << 20);
-    static const char *const made[] = {"a/b/cpu.max",
-                                       "a/cpu.max",
-                                       "cpu.max",
-                                       "a/b/memory.max",
-                                       "a/memory.max",
-                                       "cpu/cpu.cfs_period_us",
-                                       "cpu/cpu.cfs_quota_us",
-                                       "a/b",
-                                       "a",
-                                       "cpu",
-                                       ""};
+    static const char *const made[] = {"a/b/cpu.max",  "a/cpu.max",
+                                       "cpu.max",      "a/b/memory.max",
+                                       "a/memory.max", "cpu/cpu.cfs_quota_us",
+                                       "a/b",          "a",
+                                       "cpu",          ""};
     for (size_t i = 0; i < COUNT_OF(made); i++) {
         snprintf(path, sizeof path, "%s/%s", groups, made[i]);
         assert_int_equal(remove(path), 0);

@@ -1,6 +1,7 @@
 /* Settings of the command line beside those of files, arms and hosts, as `run`, `sweep` and
  * `reproduce` take them. */
 #include "base/status.h"
+#include "experiments/config/config.h"
 #include "tests/rigs/process_rig.h"
 
 #include <setjmp.h>
@@ -97,6 +98,16 @@ static void minus_zero_is_zero(void **state)
     assert_string_equal(process_output(r), first);
 }
 
+static void a_comma_outside_one_pair_of_parentheses_makes_a_list(void **state)
+{
+    (void)state;
+    assert_false(settings_is_list("0.1"));
+    assert_false(settings_is_list("(a:4,b:4)"));
+    assert_true(settings_is_list("0.1,0.2"));
+    assert_true(settings_is_list("(a:4,b:4),(a:8,b:8)"));
+    assert_true(settings_is_list("(a:4,b:4),c:4"));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
 
 int main(void)
@@ -108,6 +119,7 @@ int main(void)
         TEST(hosts_give_the_workers_that_other_settings_need),
         TEST(keys_of_started_processes_are_refused),
         TEST(minus_zero_is_zero),
+        cmocka_unit_test(a_comma_outside_one_pair_of_parentheses_makes_a_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
