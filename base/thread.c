@@ -20,8 +20,10 @@ status thread_start(pthread_t *out, void *(*body)(void *), void *argument, const
     int code = pthread_create(out, NULL, body, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0) {
-        FAIL(ERROR_OTHER, "cannot start %s: %s; too many threads (ulimit -u)?", what,
-             strerror(code));
+        FAIL(ERROR_OTHER,
+             "cannot start %s: %s; a likely cause is the limit of processes and threads (ulimit "
+             "-u): raise it, or use fewer workers or threads",
+             what, strerror(code));
     }
 done:
     return result;

@@ -218,10 +218,12 @@ static status read_equivalence(const struct yaml_tree *d, const struct node *n, 
     TRY(node_require(d, n, NODE_SCALAR, "equivalence"));
     out->equivalence = strcmp(n->text, "true") == 0;
     if (!out->equivalence)
-        FAIL(ERROR_USAGE, "%s:%u: equivalence is true or absent", d->name, n->line);
+        FAIL(ERROR_USAGE, "%s:%u: equivalence must be true; to leave it off, remove the key",
+             d->name, n->line);
     if (out->value == NULL)
-        FAIL(ERROR_USAGE, "%s:%u: equivalence needs 'value', whose interval is known", d->name,
-             n->line);
+        FAIL(ERROR_USAGE,
+             "%s:%u: equivalence requires 'value', because a claim with 'sql' has no interval",
+             d->name, n->line);
 done:
     return result;
 }
@@ -299,7 +301,8 @@ static status read_verdict(const struct yaml_tree *d, const struct node *n, stru
     TRY(read_arms(d, node_child(n, "compared"), "compared", e, &v->compared, &v->compared_count));
     column = node_child(n, key);
     if (column == NULL && v->compared_count == 0) {
-        FAIL(ERROR_USAGE, "%s:%u: the verdict needs key '%s', its column, or key 'compared'",
+        FAIL(ERROR_USAGE,
+             "%s:%u: the verdict needs key '%s', the column that it describes, or key 'compared'",
              d->name, n->line, key);
     }
     if (column != NULL) {
@@ -333,7 +336,8 @@ static status read_side(const struct yaml_tree *d, const struct node *n, const c
     s->name = text_copy(name);
     TRY(read_arms(d, n, name, e, &s->arms, &s->count));
     if (s->count == 0)
-        FAIL(ERROR_USAGE, "%s:%u: side '%s' of the map has no arm", d->name, n->line, name);
+        FAIL(ERROR_USAGE, "%s:%u: side '%s' of the map has no arm; list at least one", d->name,
+             n->line, name);
 done:
     return result;
 }
@@ -347,8 +351,8 @@ static status read_map_seeds(const struct yaml_tree *d, const struct node *n, st
     experiment_seeds(e, false, &own);
     if (seeds <= (int64_t)own.count || seeds > 1000) {
         FAIL(ERROR_USAGE,
-             "%s:%u: seeds: %lld of a map: it is the number of seeds in undecided cells, more "
-             "than the %zu of the experiment and at most 1000",
+             "%s:%u: seeds: %lld is invalid: in a map it is the number of seeds of undecided "
+             "cells; set more than the %zu of the experiment, at most 1000",
              d->name, n->line, (long long)seeds, own.count);
     }
     e->map_seeds = (unsigned)seeds;
@@ -414,7 +418,9 @@ static status check_fit(const struct yaml_tree *d, const struct node *n, const s
             !experiment_arm_has(e, from, e->columns.at[i])) {
             char column[64];
             experiment_column_text(e, e->columns.at[i], column);
-            FAIL(ERROR_USAGE, "%s:%u: arm '%s' is fitted to arm '%s', which has no runs with %s",
+            FAIL(ERROR_USAGE,
+                 "%s:%u: arm '%s' is fitted to arm '%s', which has no runs with %s; give both arms "
+                 "the same columns",
                  d->name, n->line, arm->name, arm->fit, column);
         }
     }
@@ -430,8 +436,10 @@ static status check_expected(const struct yaml_tree *d, const struct node *n,
         if (!experiment_arm_has(e, arm, arm->expected[i].column)) {
             char column[64];
             experiment_column_text(e, arm->expected[i].column, column);
-            FAIL(ERROR_USAGE, "%s:%u: expected has %s, which arm %s does not have", d->name,
-                 node_child(n, "expected")->line, column, arm->name);
+            FAIL(ERROR_USAGE,
+                 "%s:%u: expected has a figure for %s, but arm %s has no runs there; remove the "
+                 "figure or add the column",
+                 d->name, node_child(n, "expected")->line, column, arm->name);
         }
     }
 done:

@@ -24,7 +24,8 @@ static status read_one_axis(const struct yaml_tree *d, struct experiment *e)
     const struct option *key = keys_find(e->axis);
     if (key == NULL || key->type != OPTION_INTEGER || !key_defines(e->axis)) {
         FAIL(ERROR_USAGE,
-             "%s:%u: columns is '%s', which is no key that defines a run and has whole numbers",
+             "%s:%u: columns: '%s' must be a key that defines a run and has whole numbers, such as "
+             "workers",
              d->name, n->line, e->axis);
     }
 done:
@@ -120,7 +121,7 @@ status experiment_list_columns(const struct yaml_tree *d, struct experiment *e)
     for (size_t i = 0; i < e->axis_count && count <= MOST_COLUMNS; i++)
         count *= e->axes[i].count;
     if (count > MOST_COLUMNS) {
-        FAIL(ERROR_USAGE, "%s:%u: the axes have more than %d combinations", d->name,
+        FAIL(ERROR_USAGE, "%s:%u: the axes have more than %d combinations; remove levels", d->name,
              node_child(&d->root, "axes")->line, MOST_COLUMNS);
     }
     TRY(memory_new(&e->columns.at, count, sizeof *e->columns.at, "columns"));

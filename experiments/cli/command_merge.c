@@ -17,7 +17,7 @@ const char command_merge_help[] =
     "After an error or Ctrl-C an existing OUT has each FILE completely or not at all; a new OUT\n"
     "is not created.\n\n"
     "  --summaries  without the rows of single gradients and steps (tables push and step), which\n"
-    "               are most of a file: to publish. Curves, histograms of staleness and mean\n"
+    "               are most of a file; for publishing. Curves, histograms of staleness and mean\n"
     "               times stay; such runs cannot be replayed\n\n"
     "  gradlag merge node1.db node2.db -o all.db\n";
 

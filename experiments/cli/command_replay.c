@@ -404,8 +404,8 @@ static status report_comparison(const struct recorded_run *run, const struct tra
     if (difference->missing) {
         FAIL(ERROR_RESULTS,
              "run %lld cannot be replayed to its end: rows that gradient %llu needs are missing; "
-             "the "
-             "rows before are equal. A server failed, or they could not be written",
+             "all rows before it are equal. Likely causes: a server failed, or the rows could not "
+             "be written",
              (long long)run->id, (unsigned long long)difference->number);
     }
     if (difference->found) {

@@ -38,9 +38,9 @@ const char command_reproduce_help[] =
     "  --quiet    no progress on stderr\n"
     "  --markdown print tables, claims and the file's notes as Markdown on stdout\n"
     "  --all      every built-in experiment, then one board of all verdicts (with --markdown the\n"
-    "             board comes first: docs/reproduction.md). A claim without runs is left open. An\n"
-    "             experiment whose dataset is missing (CIFAR-10) is an error, and the next "
-    "follows\n\n"
+    "             board comes first: docs/reproduction.md). A claim without runs is left open. If\n"
+    "             a dataset is missing (CIFAR-10), the next experiment follows; the error is\n"
+    "             printed at the end\n\n"
     "Built-in experiments compute with AVX2 on processors that have more, for the same figures\n"
     "everywhere. ONEDNN_MAX_CPU_ISA=ALL, or a setting of precision, lifts that limit.\n\n"
     "`gradlag list experiments` lists the built-in experiments; docs/experiment-files.md\n"
@@ -225,7 +225,7 @@ static status reproduce(const char *name, struct reproduce *r)
         plan_print(&w.tuning.trials.plan, r->info);
         plan_print(&w.plan, r->info);
         if (w.later > 0) {
-            fprintf(r->info, "to run              later, with what these find: %zu run%s\n",
+            fprintf(r->info, "to run              later, with what these runs measure: %zu run%s\n",
                     w.later, plural(w.later));
         }
         goto done;

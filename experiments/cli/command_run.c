@@ -34,7 +34,7 @@ const char command_run_help[] =
     "  --json          print the run's row as a JSON object on stdout, also if the run failed\n"
     "  --resume        continue from the last checkpoint of the newest run with these settings,\n"
     "                  if that run did not finish (mode=sync, mode=async); else start from the\n"
-    "                  beginning. If the checkpoint is of the end, only evaluate and finish\n"
+    "                  beginning. After a checkpoint of the end of training, only evaluate\n"
     "  --queued RUN    start a queued run, see `gradlag help sweep`\n\n"
     "  gradlag run workers=4 epochs=2\n"
     "  gradlag run workers=16 model.activation=tanh damping=polynomial damping.power=0.5\n"

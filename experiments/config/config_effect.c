@@ -502,8 +502,8 @@ static status check_deterministic(const options *o)
     status result = OK;
     if (!options_flag(o, "deterministic")) {
         FAIL(ERROR_USAGE,
-             "%s: deterministic=false has no effect, because every device computes the same bits "
-             "in every run; leave it out",
+             "%s: deterministic=false has no effect, because every device always repeats a "
+             "computation bit for bit; leave it out",
              options_origin(o, "deterministic"));
     }
 done:

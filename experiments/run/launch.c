@@ -313,10 +313,9 @@ static status check_process_count(const struct launch *l)
     enum { CROWD = 64 };
     const unsigned processes = l->count_here + l->servers, processors = processor_count();
     if (processes > CROWD * processors) {
-        log_warning(
-            "%u processes on %u processor%s, with at least 10 MiB of memory each; engine=virtual "
-            "simulates these workers in one process",
-            processes, processors, plural(processors));
+        log_warning("%u processes share %u processor%s, so steps are slow, and each needs 10 MiB "
+                    "of memory or more; engine=virtual simulates these workers in one process",
+                    processes, processors, plural(processors));
     }
     const options *o = l->o->settings;
     const unsigned threads = (unsigned)options_integer(o, "threads");
@@ -436,7 +435,8 @@ static status agree_with_row(struct launch *l)
     if (code == l->verdict)
         goto done;
     if (l->verdict != OK && l->verdict != STOPPED)
-        log_warning("run %lld is %s in the results file; a later error was: %s",
+        log_warning("run %lld is %s in the results file. This error came later and does not change "
+                    "that: %s",
                     (long long)l->run_id, row, l->message);
     memory_free(l->message);
     l->verdict = code;

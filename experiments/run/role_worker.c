@@ -84,7 +84,7 @@ const char command_worker_help[] =
     "default is its rank). With restarts=N it waits for a restarted server up to N times.\n\n"
     "  gradlag worker endpoint=tcp://127.0.0.1:5555 run_token=… worker=0 key=value…\n\n"
     "  run_token=HEX   the secret of the run, or in GRADLAG_RUN_TOKEN\n"
-    "  worker.first=N  under mpirun or srun: the number of its first worker\n\n"
+    "  worker.first=N  under mpirun or srun: the number of rank 0; rank r is worker N + r\n\n"
     "`gradlag list keys` describes all other keys.\n";
 
 status command_worker(int argc, char **argv)

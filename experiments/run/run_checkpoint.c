@@ -497,7 +497,7 @@ static status allocate_server_state(struct run_checkpoint_file *s, struct notes 
         return OK;
     if (notes->lists[BATCHES].count != workers) {
         FAIL(ERROR_DATA,
-             "the checkpoint is damaged: a run of %zu workers with %zu positions; choose another",
+             "the checkpoint is damaged: %zu workers, but data positions of %zu; choose another",
              workers, notes->lists[BATCHES].count);
     }
     TRY(memory_new(&s->batches, workers, sizeof *s->batches, "workers' batches"));

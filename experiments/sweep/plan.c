@@ -155,8 +155,8 @@ static void warn_of_other_path(struct plan *p, const struct planned_run *r)
         return;
     p->warned_of_path = true;
     log_warning(
-        "run %lld counts as one of these runs, but has another dataset.path: if its data are "
-        "not those of '%s', use another results file, or for a text dataset.sha256=…",
+        "run %lld counts as one of these runs, but has another dataset.path. If its data differ "
+        "from '%s', use another results file; for dataset=text, set dataset.sha256=…",
         (long long)r->run_id, options_text(r->settings, "dataset.path"));
 }
 
@@ -261,9 +261,9 @@ static status check_split(const struct planned_run *r)
     TRY(query_number(options_text(r->settings, "results"), sql, NULL, 0, &nan_losses, &known));
     if (nan_losses == 0) {
         FAIL(ERROR_USAGE,
-             "run %lld (%s) has no figure on a validation split, by which a search chooses: "
-             "dataset=%s has no such split; give the data one, or choose the settings yourself, "
-             "without 'search' and 'tune'",
+             "run %lld (%s) has no accuracy or loss on a validation split, by which a search "
+             "chooses: dataset=%s has no such split. Add one to the data, or set the keys without "
+             "'search' and 'tune'",
              (long long)r->run_id, r->title, options_text(r->settings, "dataset"));
     }
 done:

@@ -24,7 +24,8 @@ const struct registry search_registry = {"search", entries, COUNT_OF(entries)};
 
 const struct option search_keys[] = {
     {"search", OPTION_NAME, "grid", 0, 0, NULL, &search_registry,
-     "the method that chooses settings for the best accuracy on the validation split"},
+     "the method that chooses settings for the best accuracy, or the lowest loss if the data have "
+     "no classes, on the validation split"},
     {"search.seed", OPTION_INTEGER, "1", 0, 9007199254740992.0, NULL, NULL,
      "seed of the random draws; the same seed gives the same trials"},
     {"search.per", OPTION_TEXT, "", 0, 0, NULL, NULL,

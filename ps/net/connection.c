@@ -193,7 +193,8 @@ static status on_release(connection *c, const struct wire_message *m)
     if (m->release.payload != (c->shared ? WIRE_PAYLOAD_SHM : WIRE_PAYLOAD_FRAMES) ||
         (c->shared && m->release.slot >= c->view.slots))
         FAIL(ERROR_PROTOCOL,
-             "the server at %s released this worker with slot %u, which does not exist",
+             "the server at %s broke the protocol: its release has slot %u or a kind of payload "
+             "that was not agreed",
              c->endpoint, m->release.slot);
     c->release = m->release;
     c->announced = true;

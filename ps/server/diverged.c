@@ -25,7 +25,7 @@ void diverged_describe(const struct push_record *culprit, const struct diverged_
     if (where->skips && culprit->reason != PUSH_BAD_UPDATE) {
         snprintf(out, WIRE_TEXT_BYTES,
                  "the %s of worker %u is %s (push %" PRIu64 ", of version %" PRIu64
-                 "); on_nonfinite=skip left out %d before it without an update: %s",
+                 "); on_nonfinite=skip has dropped %d others since the last update: %s",
                  what_of(culprit), culprit->worker, wrong, culprit->sequence, culprit->read_version,
                  SERVER_CORE_SKIPS, advice);
         return;

@@ -54,7 +54,7 @@ static bool dismissing(struct server *s)
         return false;
     if (!closed)
         log_warning(
-            "records of other servers are missing: these servers did not send them within %d s",
+            "the results file lacks rows of other servers, which did not send them within %d s",
             END_FAILED_MS / 1000);
     server_enter(s, STATE_CLOSED); /* T10 */
     return true;

@@ -121,7 +121,8 @@ static status worker_dies(struct cluster_run *c, unsigned w, uint64_t now)
     char detail[96];
     TRY(check_progress(c));
     v->dead = true;
-    snprintf(detail, sizeof detail, "ended life %llu (crash.mtbf_s); joins again in %.3f s",
+    snprintf(detail, sizeof detail,
+             "crash %llu of this worker (crash.mtbf_s); joins again in %.3f s",
              (unsigned long long)v->life, seconds(v->away_ns));
     for (unsigned kind = 0; kind < c->kinds; kind++)
         event_queue_remove(&c->queue, w * c->kinds + kind);
@@ -231,7 +232,9 @@ static status next_event(struct cluster_run *c)
     if (next > c->now_ns)
         ends = messages_next(c);
     if (next == UINT64_MAX && ends == UINT64_MAX)
-        FAIL(ERROR_PEER, "no event is left at virtual time %.6f s: all workers wait for each other",
+        FAIL(ERROR_PEER,
+             "no event is left at virtual time %.6f s: all workers wait for each other. This is "
+             "probably a bug in gradlag; please report it with the command line that led here",
              seconds(c->servers[0].end_ns));
     c->now_ns = next <= ends ? next : ends;
     if (next > ends) {

@@ -26,8 +26,7 @@ done:
 
 const struct communicator_kind communicator_auto = {
     .about = {.name = "auto",
-              .description =
-                  "nccl if each rank has its own GPU and updates there; else shared on one "
-                  "host, mpi over several, and with compression"},
+              .description = "nccl if each rank has its own GPU and updates there; else shared on "
+                             "one host; mpi on several hosts or with compression"},
     .choose = auto_choose,
 };

@@ -33,10 +33,10 @@ enum { PATH_BYTES = 4096 };
 static const struct option text_options[] = {
     {"dataset.context", OPTION_INTEGER, "64", 1, 65536, NULL, NULL, "tokens of a window"},
     {"dataset.vocabulary", OPTION_INTEGER, "256", 2, 256, NULL, NULL,
-     "number of tokens; all bytes are smaller (ASCII: 128)"},
+     "number of tokens; every byte of the text must be below it (ASCII: 128)"},
     {"dataset.test", OPTION_FLAG, "true", 0, 0, NULL, NULL,
-     "the last 10 % are two halves that test and validate; false: the last 5 % validate, nothing "
-     "tests"},
+     "true: the last 10 % of the text are half test split, half validation split; false: the last "
+     "5 % are the validation split, and there is no test split"},
     {"dataset.sha256", OPTION_TEXT, "", 0, 0, NULL, NULL,
      "SHA-256 of the whole text, to be checked; runs of different texts then have different "
      "settings; empty: only the installed text is checked"},

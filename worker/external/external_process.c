@@ -394,7 +394,10 @@ static status receive_line(external_process *p, const char *what)
         if (bytes[length - 1] == '\n')
             break; /* an answer is one line */
         if (p->received.length > ANSWER_BYTES)
-            return external_process_fail(p, "its answer to '%s' has no end", what);
+            return external_process_fail(p,
+                                         "its answer to '%s' is too long and has no end of line; "
+                                         "end each answer with a newline",
+                                         what);
     }
     const uint64_t took_ns = clock_ns() - since_ns;
     p->longest_ns = took_ns > p->longest_ns ? took_ns : p->longest_ns;

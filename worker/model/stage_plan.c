@@ -276,8 +276,8 @@ status stage_cuts_choose(const options *o, unsigned stages, uint32_t samples,
     add_names(&c, &possible);
     if (stages > 1 && c.count == 0) {
         FAIL(ERROR_USAGE,
-             "model=%s cannot be cut into stages: everywhere two tensors cross, or layers on both "
-             "sides share weights; choose another model or mode=sync",
+             "model=%s cannot be cut into stages: at every position two tensors would cross the "
+             "cut, or layers on both sides share weights; choose another model or mode=sync",
              options_text(o, "model"));
     }
     if (stages > c.count + 1) {

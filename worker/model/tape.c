@@ -173,8 +173,8 @@ status tape_run(tape *t, tensor *x)
     if (x->node != NULL || t->mode == TAPE_DISCOVER)
         goto done;
     if (x->absent) {
-        FAIL(ERROR_USAGE, "model: a stage needs a value of another stage, because the model's path "
-                          "depends on values; train it in one stage");
+        FAIL(ERROR_USAGE, "model: a stage needs a value of another stage, because the model's "
+                          "control flow depends on values; train it with stages=1 or mode=sync");
     }
     struct tape_node *n = find_node(t, x);
     if (n == NULL)

@@ -66,7 +66,8 @@ static status run_output(tape *t, float *value)
     status result = OK;
     const size_t last = t->last;
     if (last >= t->tensor_count)
-        FAIL(ERROR_USAGE, "model: the model's path depends on values; train it in one stage");
+        FAIL(ERROR_USAGE, "model: its control flow depends on values, so it cannot be cut into "
+                          "stages; train it with stages=1 or mode=sync");
     tensor *x = (tensor *)call_of(t, last);
     t->last = SIZE_MAX;
     tensor *y = reshape(t, x, x->d.output.channels, x->d.output.height, x->d.output.width);

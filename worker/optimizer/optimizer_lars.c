@@ -29,7 +29,8 @@ static double layer_factor(const double *parameters, double weights, double grad
 
 static const struct option parameters_of[] = {
     {"optimizer.trust", OPTION_REAL, "0.001", 0, 1e6, NULL, NULL,
-     "trust coefficient: ratio of a layer's step to its norm, times the learning rate"},
+     "trust coefficient: without momentum the norm of a layer's step is lr x trust x norm of its "
+     "weights"},
     {0},
 };
 

@@ -65,11 +65,11 @@ static void matrix(const struct optimizer_matrix *m)
 
 static const struct option parameters_of[] = {
     {"optimizer.beta1", OPTION_REAL, "0.9", 0, 0.999999, NULL, NULL,
-     "adamw: decay of the mean gradient"},
+     "layers that adamw updates: decay of the mean gradient"},
     {"optimizer.beta2", OPTION_REAL, "0.95", 0, 0.9999999, NULL, NULL,
-     "adamw: decay of the mean squared gradient"},
+     "layers that adamw updates: decay of the mean squared gradient"},
     {"optimizer.epsilon", OPTION_REAL, "1e-8", 1e-30, 1e3, NULL, NULL,
-     "adamw: added to the square root of the mean squared gradient"},
+     "layers that adamw updates: added to the square root of the mean squared gradient"},
     {"optimizer.momentum", OPTION_REAL, "0.95", 0, 0.999999, NULL, NULL,
      "momentum of the hidden matrices"},
     {0},

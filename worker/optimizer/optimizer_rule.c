@@ -16,7 +16,8 @@ const struct registry optimizer_registry = {"optimizer", entries, COUNT_OF(entri
 
 const struct option optimizer_momentum_options[] = {
     {"optimizer.momentum_correction", OPTION_FLAG, "true", 0, 0, NULL, NULL,
-     "false: the learning rate is inside the velocity, so each part keeps the rate of its update"},
+     "true: v = momentum v + g, step lr v; false: v = momentum v + lr g, step v, so each gradient "
+     "keeps the learning rate of its own update"},
     {0},
 };
 

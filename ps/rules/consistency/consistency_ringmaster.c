@@ -41,7 +41,7 @@ static const struct option parameters_of[] = {
 };
 
 const struct consistency_policy consistency_ringmaster = {
-    .about = {"ringmaster", "applied on arrival, dropped from a staleness on; no worker waits",
+    .about = {"ringmaster", "applied on arrival, or dropped if too stale; no worker waits",
               "Maranjyan, Tyurin, Richtarik 2025, Ringmaster ASGD", parameters_of},
     .drops = true,
     .arrive = arrive,
