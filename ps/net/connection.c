@@ -152,7 +152,10 @@ static status on_welcome(connection *c, const struct wire_message *m)
             send_message(c, &c->ready);
         goto done;
     }
-    if (m->welcome.count != c->count || m->incarnation == 0)
+    if (m->incarnation == 0)
+        FAIL(ERROR_PROTOCOL, "the server at %s broke the protocol: its welcome has incarnation 0",
+             c->endpoint);
+    if (m->welcome.count != c->count)
         FAIL(ERROR_PROTOCOL,
              "the server at %s trains %llu parameters, but this worker's model has %zu: start both "
              "with the same model and dataset",

@@ -17,15 +17,14 @@ void diverged_describe(const struct push_record *culprit, const struct diverged_
                        char out[WIRE_TEXT_BYTES])
 {
     const bool square = culprit->reason == PUSH_BAD_GRADIENT && isfinite(culprit->gradient_norm);
-    const char *wrong = square ? "too large to be squared"
-                        : culprit->reason == PUSH_BAD_UPDATE
-                            ? "not finite, or too large to be squared"
-                            : "not finite";
+    const char *wrong = square                               ? "too large to be squared"
+                        : culprit->reason == PUSH_BAD_UPDATE ? "not finite or too large"
+                                                             : "not finite";
     static const char advice[] = "lower lr, or damp stale gradients";
     if (where->skips && culprit->reason != PUSH_BAD_UPDATE) {
         snprintf(out, WIRE_TEXT_BYTES,
                  "the %s of worker %u is %s (push %" PRIu64 ", of version %" PRIu64
-                 "); on_nonfinite=skip has dropped %d others since the last update: %s",
+                 "); on_nonfinite=skip has dropped the %d before it: %s",
                  what_of(culprit), culprit->worker, wrong, culprit->sequence, culprit->read_version,
                  SERVER_CORE_SKIPS, advice);
         return;
@@ -39,8 +38,8 @@ void diverged_describe(const struct push_record *culprit, const struct diverged_
         return;
     }
     snprintf(out, WIRE_TEXT_BYTES,
-             "the %s of worker %u is %s in server %u's slice, parameters %zu to %zu (push %" PRIu64
-             ", of version %" PRIu64 "); others may have applied theirs: %s",
+             "the %s of worker %u is %s at server %u (parameters %zu to %zu, push %" PRIu64
+             ", version %" PRIu64 "): %s",
              what_of(culprit), culprit->worker, wrong, where->server, where->begin,
              where->begin + where->count - 1, culprit->sequence, culprit->read_version, advice);
 }
