@@ -84,7 +84,7 @@ static void json_text_is_escaped(void **state)
     struct text t = {0};
     text_add_json(&t, "a\"b\\c\n");
     assert_string_equal(t.at, "\"a\\\"b\\\\c\\u000a\"");
-    text_add_json(&t, "\xc3\xa9\xff|\xe2\x82"); /* é, a byte of no character, a cut one */
+    text_add_json(&t, "\xc3\xa9\xff|\xe2\x82"); /* é, an invalid byte, a truncated character */
     assert_non_null(strstr(t.at, "\"\xc3\xa9\\ufffd|\\ufffd\\ufffd\""));
     text_add_json(&t, NULL);
     assert_non_null(strstr(t.at, "null"));
@@ -316,7 +316,7 @@ static void a_signal_handler_has_a_stack_of_its_own(void **state)
     }
 }
 
-/* The reference: the first of 15 to 17 digits that reads back. */
+/* The reference has the fewest digits, from 15 to 17, that read back as `value`. */
 static void expect_shortest(double value)
 {
     struct text t = {0};
@@ -408,7 +408,7 @@ static void a_control_group_limits_processors_and_memory(void **state)
     assert_int_equal(processor_quota(groups, "/a/b"), UINT_MAX);
     write_file("a/b/cpu.max", "max 100000\n");
     assert_int_equal(processor_quota(groups, "/a/b"), UINT_MAX);
-    write_file("a/cpu.max", "350000 100000\n"); /* a parent's counts, too */
+    write_file("a/cpu.max", "350000 100000\n"); /* the limit of a parent counts, too */
     assert_int_equal(processor_quota(groups, "/a/b"), 4);
     write_file("cpu.max", "150000 100000\n");
     assert_int_equal(processor_quota(groups, "/a/b"), 2);

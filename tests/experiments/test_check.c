@@ -81,8 +81,8 @@ static void each_line_of_json_is_an_object(void **state)
     assert_true(lines > 10);
 }
 
-/* Without device=cuda a machine without GPU passes; each other case fails for its last setting
- * alone. */
+/* Without device=cuda a machine without a GPU passes. Each other case fails only because of its
+ * last setting. */
 static void a_missing_thing_is_an_error_only_if_it_was_requested(void **state)
 {
     struct process_rig *r = *state;

@@ -389,7 +389,7 @@ static void a_setting_of_a_file_is_dropped_if_a_later_choice_makes_it_idle(void 
     EXPECT_REFUSED("mode=sync", path, "mode=sync", "damping=inverse");
     EXPECT_REFUSED("mode=sync", path, "mode=sync", "damping.power=0.5");
     unlink(path);
-    /* An error: in the same file as the choice; on the command line after a file's choice. */
+    /* An idle key is an error in the file of the choice, and on the command line after a file. */
     path = write_file("damping: inverse\nmode: sync\n");
     EXPECT_REFUSED(":1: damping=inverse ", path);
     unlink(path);

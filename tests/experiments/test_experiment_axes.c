@@ -212,8 +212,8 @@ static void layers_on_one_line_overrule_a_length(void **state)
     experiment_close(&e);
 }
 
-/* A fitted arm would never run in the quick part if the other arm does not. Its pace is known too
- * late for trials, and for further seeds of a map. */
+/* If the other arm is not in the quick part, a fitted arm could never run there. A fitted pace is
+ * known too late for trials and for further seeds of a map. */
 static void a_fit_that_cannot_be_made_is_refused(void **state)
 {
     (void)state;

@@ -17,9 +17,10 @@
 
 enum { ROOM = 1 << 14 };
 
-/* Runs the program with a terminal of so many columns as stdout (0: the terminal does not say);
- * returns its output, valid until the next call. The output must be short: a terminal that is not
- * read holds a few thousand bytes. The kernel hands it over in parts and ends it with an error. */
+/* Runs the program with a terminal as stdout; returns its output, valid until the next call.
+ * `columns`: the width of the terminal; 0: unknown. The output must be short, because an unread
+ * terminal holds a few thousand bytes. The kernel delivers the output in parts and ends it with an
+ * error. */
 static const char *run_on(struct process_rig *r, unsigned short columns, const char *const *argv)
 {
     static char output[ROOM];

@@ -134,9 +134,9 @@ static void a_replay_uses_the_instruction_set_of_the_recording(void **state)
     assert_non_null(strstr(process_errors(r), "SSE41"));
 }
 
-/* Neither the printed command nor a replay can give the same bits with fewer instructions. Every
- * x86 processor has SSE4.1; no processor has the set of the edited row once the variable excludes
- * it. */
+/* Neither the printed command nor a replay can give the same bits with fewer instructions. SSE4.1
+ * runs on every x86 processor. ONEDNN_MAX_CPU_ISA=SSE41 excludes the set of the edited row on every
+ * processor. */
 static void an_instruction_set_that_is_missing_here_is_named(void **state)
 {
     struct process_rig *r = *state;

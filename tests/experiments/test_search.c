@@ -91,7 +91,7 @@ static void open_search(struct search *out, const struct space *space, const cha
 }
 #define OPEN(out, space, ...) open_search(out, space, (const char *const[]){__VA_ARGS__, NULL})
 
-/* The end has five digits, and the range is 0.001 of its numbers. */
+/* The end needs five digits, and the width of the range is a thousandth of its numbers. */
 static void a_narrow_range_keeps_its_ends_and_differing_points(void **state)
 {
     (void)state;
@@ -328,7 +328,7 @@ static double share_won(const struct space *space, double (*loss)(const double *
     return (double)won / SEEDS;
 }
 
-/* By chance 30 of 40 or more would be won once in a thousand times. */
+/* By chance, TPE would win 30 or more of 40 comparisons about once in a thousand times. */
 static void tpe_finds_better_points_than_random_search(void **state)
 {
     (void)state;

@@ -70,7 +70,7 @@ static pid_t wait_at_gate(const struct status_pipe *box, unsigned limit_s,
     assert_true(pid >= 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(box->gate); /* as after exec: only the starter holds it open */
+        close(box->gate); /* as after exec: only the starter holds the gate open */
         _exit(status_pipe_await_gate(limit_s, stopped) ? 0 : 1);
     }
     return pid;
@@ -102,7 +102,7 @@ static void workers_pass_the_gate_when_it_opens_and_at_any_time_afterwards(void 
     for (size_t i = 0; i < COUNT_OF(early); i++)
         assert_int_equal(code_of(early[i]), 0);
     assert_int_equal(code_of(wait_at_gate(&box, 60, &none)), 0);
-    status_pipe_open_gate(&box); /* a second time: nothing */
+    status_pipe_open_gate(&box); /* a second call has no effect */
     close_box(&box);
 }
 
@@ -118,16 +118,16 @@ static void nobody_waits_at_the_gate_for_ever(void **state UNUSED)
     close_box(&box);
 }
 
-/* The starter's end of the gate closes with it. */
+/* The kernel closes the starter's end of the gate when the starter dies. */
 static void the_gate_opens_if_its_starter_dies(void **state UNUSED)
 {
     struct status_pipe box;
     open_box(&box);
     const pid_t waits = wait_at_gate(&box, 60, &none);
-    clock_sleep_until_ns(clock_ns() + 1000000000); /* it has opened the gate, so it sees the end */
-    close(box.gate);                               /* as by its death: without removing the file */
+    clock_sleep_until_ns(clock_ns() + 1000000000); /* the child waits at the gate now */
+    close(box.gate);                               /* like the starter's death: the file stays */
     box.gate = -1;
-    assert_int_equal(code_of(waits), 0); /* it then fails to reach the server */
+    assert_int_equal(code_of(waits), 0); /* a worker would then fail to reach the server */
     char path[160];
     snprintf(path, sizeof path, "%s.gate", box.path);
     unlink(path);

@@ -426,7 +426,7 @@ static void metrics_of_a_running_run_are_served_on_loopback(void **state)
         "page && break; sleep 0.1; done\n"
         "get 'GET / HTTP/1.1' >none; get 'POST /metrics HTTP/1.1' >post\n"
         "get 'HEAD /metrics?a=1 HTTP/1.1' >head\n"
-        /* The answer comes while this client still sends, unless it takes longer than 2 s. */
+        /* The server answers while this client still sends, if sending takes less than 2 s. */
         "trap '' PIPE\n"
         "for i in 1 2 3; do\n"
         "exec 4<>/dev/tcp/127.0.0.1/$port; head -c 5000 /dev/zero | tr '\\0' a >&4; sleep 0.3\n"

@@ -19,7 +19,7 @@ struct campaign_episode {
     bool async, processes; /* mode=async; engine=real */
     unsigned servers, workers;
     unsigned late; /* late workers that this test starts; numbers from `workers` on */
-    pid_t attending[CAMPAIGN_LATE];     /* processes of this test, one for each of them */
+    pid_t attending[CAMPAIGN_LATE];     /* one process of this test for each late worker */
     const struct campaign_fault *fault; /* of the current run; NULL: none */
     bool tcp;                           /* async: sockets instead of ipc */
     bool checkpoint;                    /* the run writes at.safetensors */
@@ -38,9 +38,9 @@ bool campaign_has(const struct campaign_episode *e, const char *setting);
 /* Starts the run. `last` as in campaign_arguments(). Late workers join it at random moments; with
  * on_lost=continue they also leave and come back. */
 void campaign_start(struct campaign_episode *e, const char *last);
-/* Waits for the run and its late workers, and returns the exit code of the run. Fails the test
- * unless the late workers end, with exit codes that are explained: those that take part at the
- * end of a run that finishes end with 0, if the fault leaves messages alone. */
+/* Waits for the run and its late workers, and returns the exit code of the run. Fails the test if a
+ * late worker ends with an exit code that is not explained. If the run finishes and its fault does
+ * not disturb messages, a late worker that takes part at the end must not end with ERROR_PEER. */
 int campaign_wait(struct campaign_episode *e);
 /* Adds one setting, or replaces the setting of the same key. */
 void campaign_set(struct campaign_episode *e, const char *format, ...) PRINTF_LIKE(2, 3);

@@ -144,7 +144,7 @@ static void draw_async(struct campaign_episode *e)
     unsigned workers = campaign_chance(e, 0.2) ? draw(e, 7, 16) : draw(e, 1, 6);
     unsigned servers = campaign_chance(e, 0.35) ? draw(e, 2, 3) : 1;
     if (campaign_has(e, "model=softmax") && servers > 2)
-        servers = 2; /* it has two layers, and some rules need whole layers */
+        servers = 2; /* softmax has two layers, and some rules need whole layers */
     campaign_set(e, "mode=async");
     set_workers(e, workers);
     campaign_set(e, "servers=%u", servers);
@@ -156,7 +156,7 @@ static void draw_async(struct campaign_episode *e)
         campaign_set(e, "outer.steps=3");
     e->async = true;
     e->servers = servers;
-    if (!c.policy->holds && campaign_chance(e, 0.5)) { /* late_workers_check() */
+    if (!c.policy->holds && campaign_chance(e, 0.5)) { /* as late_workers_check() requires */
         e->late = draw(e, 1, CAMPAIGN_LATE);
         campaign_set(e, "workers.max=%u", workers + e->late);
     }

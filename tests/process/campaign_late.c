@@ -28,7 +28,7 @@ enum { LIVES = 3, LAST_S = 60 * PATIENCE, UNEXPLAINED = 255 };
 /* A worker is away, then it stays for a while, or until the run ends. */
 struct life {
     double away_s, stay_s;
-    bool joins;  /* stay_s counts from the event that it has joined */
+    bool joins;  /* true: stay_s begins with the worker's event worker_joined */
     int ends_by; /* the signal that ends it; 0: none */
 };
 
@@ -149,7 +149,7 @@ static int await_end(const struct late *l, const struct life *life, pid_t pid)
     return code_of(how);
 }
 
-/* A fault may kill the worker, or what it needs; the run may be over when it joins. */
+/* A fault may kill the worker or a process that it needs. The run may be over before it joins. */
 static bool is_explained(const struct late *l, const struct life *life, int code)
 {
     return campaign_explains(l->e, code) || code == ERROR_PEER || code == 128 + SIGKILL ||
@@ -169,8 +169,8 @@ static void tell(const struct late *l, int code)
     fflush(stdout);
 }
 
-/* Returns the last exit code of the worker, or UNEXPLAINED. With several lives, OK stands for
- * ERROR_PEER. */
+/* Returns the last exit code of the worker, or UNEXPLAINED. After several lives, ERROR_PEER is
+ * returned as OK. */
 static int attend(struct late *l)
 {
     snprintf(l->number, sizeof l->number, "worker=%u", l->worker);
@@ -196,7 +196,7 @@ static int attend(struct late *l)
             return UNEXPLAINED;
         }
     }
-    return i > 1 && code == ERROR_PEER ? OK : code; /* the end may overtake a return */
+    return i > 1 && code == ERROR_PEER ? OK : code; /* the run may end before a rejoin */
 }
 
 void campaign_start(struct campaign_episode *e, const char *last)

@@ -4,13 +4,13 @@
  *   2. each gradient was applied at most once, versions have no gap, counts add up;
  *   3. no process, no private folder and no shared memory is left;
  *   4. an asynchronous run replays to the same bits;
- *   5. a run that was stopped or killed goes on from its checkpoint with --resume, and where
- *      settings decide the bits it ends in those of an undisturbed run.
+ *   5. a run that was stopped or killed resumes from its checkpoint with --resume; if the settings
+ *      determine the bits, it ends with the bits of an undisturbed run.
  *
- * Each episode is a process of its own and follows from its seed:
+ * Each episode runs in its own process, and its seed determines it:
  *   GRADLAG_CAMPAIGN_SEED   this episode alone, in this process, with its whole output
  *   GRADLAG_CAMPAIGN_RUNS   how many (8; `make nightly`: 500)
- *   GRADLAG_CAMPAIGN_FIRST  the first one's seed (1; `make nightly`: the date)
+ *   GRADLAG_CAMPAIGN_FIRST  the seed of the first episode (1; `make nightly`: the date)
  *   GRADLAG_CAMPAIGN_JOBS   how many at a time (2)
  *   GRADLAG_CAMPAIGN_LATE   if set, every run is asynchronous and has workers.max
  */
@@ -61,7 +61,7 @@ static void expect_row_agrees(struct process_rig *r, int code)
     if (has_row(r)) {
         char row[16];
         snprintf(row, sizeof row, "%s", process_ask(r, "SELECT status FROM run"));
-        /* The disk may be full, and the starter be killed, only once the row is complete. */
+        /* After the row is complete, the disk may become full, or the starter may be killed. */
         const bool complete = strcmp(row, "finished") == 0 || strcmp(row, "diverged") == 0;
         const bool late = complete && (code == ERROR_RESULTS || code > 128);
         if (strcmp(row, status_of(code)) != 0 && !late)

@@ -356,8 +356,8 @@ static void expect_rows_of_an_unbroken_run(struct process_rig *r)
         process_expect_answer(r, equal[i], "1");
 }
 
-/* Resumes from an intermediate checkpoint: the state of each rank, gradients that are late, and the
- * updates that a correction compares with. */
+/* An intermediate checkpoint holds the state of each rank, the gradients that wait, and the updates
+ * that a delay correction needs. A run resumes from it. */
 static void the_state_of_each_rank_is_in_the_checkpoint(void **state)
 {
     struct process_rig *r = *state;

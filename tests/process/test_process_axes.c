@@ -81,8 +81,8 @@ static void expect_shared_runs_in_each_panel(struct process_rig *r)
                                               "<p class=\"facts\">12 runs: 12 finished"));
 }
 
-/* The margins do without an arm that is not measured; a star says so. The report is of the whole,
- * not of its quick part, whose runs have all finished. */
+/* The margins ignore the arm `late`, which has no runs, and a star marks them. The report covers
+ * the whole experiment, although all runs of its quick part have finished. */
 static void expect_stars_of_a_missing_arm(struct process_rig *r)
 {
     static const char side[] = "asynchronous: [async", arms[] = "claims:\n";
@@ -102,7 +102,7 @@ static void expect_stars_of_a_missing_arm(struct process_rig *r)
     assert_non_null(strstr(process_output(r), "1 of 3 arms"));
 }
 
-/* Synchronous runs do not depend on damping, so its levels share them. */
+/* Synchronous runs do not depend on damping, so all levels of damping share them. */
 static void several_axes_give_a_table_for_each_combination(void **state)
 {
     struct process_rig *r = *state;
@@ -156,7 +156,8 @@ static void expect_the_query_to_agree(struct process_rig *r)
     assert_true(fabs(100 * interval_of_query - interval) < 0.0051);
 }
 
-/* Runs of a version that did not have a key yet are of the same cluster as runs at its default. */
+/* The runs of an older version lack some keys. They belong to the same cluster as runs with the
+ * default values of these keys. */
 static void expect_the_query_to_join_versions(struct process_rig *r)
 {
     assert_int_equal(RIG_RUN(r, "query", "crossover", "experiment=axes", "--csv"), OK);
@@ -199,7 +200,7 @@ static void expect_advice(struct process_rig *r)
     assert_int_equal(RIG_RUN(r, "advise", "results=none.db", "workers=2"), ERROR_RESULTS);
 }
 
-/* A map in CSV: its cells of the wanted model count, those of another experiment do not. */
+/* In a map in CSV, the cells of the requested model count; those of another experiment do not. */
 static void expect_advice_from_csv(struct process_rig *r)
 {
     static const char small[] =
@@ -231,7 +232,7 @@ static void expect_advice_from_csv(struct process_rig *r)
     assert_null(strstr(process_output(r), "network.gbps")); /* it is not scaled */
     assert_int_equal(RIG_RUN(r, "advise", "results=small.csv", "experiment=b"), OK);
     process_expect_line(r, "Of 2 cells: ", "undecided 1");
-    /* Between two values: the other axes of the two sides have different ones. */
+    /* The requested value lies between two cells that also differ in another axis. */
     process_write(r, "sides.csv",
                   "experiment,model,dataset,workers,worker_cv,slow_workers,slow_factor,mean_ms,"
                   "gbps,latency_ms,ahead,margin,interval,n,metric,sync_arm,sync_score,async_arm,"
@@ -243,7 +244,7 @@ static void expect_advice_from_csv(struct process_rig *r)
     process_expect_line(r, "Of 2 cells: ", "synchronous 1, asynchronous 1");
     process_expect_line(r, "network.gbps=5 ", "between 1 and 10");
     assert_null(strstr(process_output(r), "nan"));
-    /* Cells with other data or steps are another map. */
+    /* Cells with another dataset or another step time belong to another map. */
     process_write(r, "steps.csv",
                   "experiment,model,dataset,workers,mean_ms,gbps,ahead,margin,interval,n,metric\n"
                   "a,lenet,cifar10,8,4,10,synchronous,0,0,3,loss\n"
@@ -282,7 +283,8 @@ static void expect_the_published_map_or_its_absence(struct process_rig *r)
         process_expect_error(r, "no map is built into this program");
 }
 
-/* A sum of an arm with 3 seeds and zero times one with 16: `band` is `half` around its value. */
+/* Adds a claim: the value of an arm with 3 seeds plus zero times that of an arm with 16 seeds. The
+ * band is `value` ± `half`. */
 static void add_sum(struct text *text, const char *name, double value, double half)
 {
     text_add(text,
@@ -308,8 +310,8 @@ static void expect_the_same_arm_if_a_further_seed_diverges(struct process_rig *r
     assert_int_equal(process_shell(r, command), OK);
 }
 
-/* One more arm of a side, with the experiment's own 3 seeds. Student's t of 16 seeds would be half
- * of that of 3. If all its runs diverged, the columns keep their seeds. */
+/* A side gets one more arm, which has only the experiment's own 3 seeds. Student's t for 16 seeds
+ * would be half of that for 3. If all runs of the arm diverge, the columns keep their seeds. */
 static void expect_an_arm_without_further_seeds(struct process_rig *r, const char *file)
 {
     struct text text = {0};
@@ -340,8 +342,8 @@ static void expect_an_arm_without_further_seeds(struct process_rig *r, const cha
     text_free(&text);
 }
 
-/* The distance of the margin of the first column, which has 16 seeds, from its own value: all seeds
- * give 0, and all but one give more. */
+/* The claim is the distance of the first column's margin (16 seeds) from its own value. With all
+ * seeds the distance is 0; without one of them it is larger. */
 static void expect_no_interval_without_a_jackknife(struct process_rig *r, const char *file)
 {
     double margin;
@@ -434,7 +436,7 @@ static void an_arm_with_a_diverged_seed_does_not_represent_its_side(void **state
     process_expect_line(r, "2       ", "poor");
 }
 
-/* The file names the sides in this order. */
+/* `sides`: the two sides of the map, in the order of the file. */
 static void expect_fast_ahead(struct process_rig *r, const char *sides)
 {
     struct text text = {0};
@@ -461,7 +463,8 @@ static void expect_fast_ahead(struct process_rig *r, const char *sides)
     text_free(&text);
 }
 
-/* The first sides have the means 0.505 and 0.44; on the seeds of both, 0.505 and 0.605. */
+/* The finished runs have the means 0.505 (fast) and 0.44 (slow). On the seeds that both sides
+ * finished, the means are 0.505 and 0.605. */
 static void a_run_without_a_finite_loss_leaves_a_claim_without_value(void **state)
 {
     struct process_rig *r = *state;
@@ -510,8 +513,8 @@ static void trials_have_another_seed_than_all_runs(void **state)
     }
 }
 
-/* The choice of the first of the shared levels counts for all of them, also if they are in another
- * part; other levels have their own. */
+/* Levels that share runs also share one choice: that of the first level, even if its runs are in
+ * another part. Other levels have their own choice. */
 static void levels_of_an_axis_share_a_choice(void **state)
 {
     struct process_rig *r = *state;

@@ -100,7 +100,7 @@ static void bench_refuses_what_it_cannot_measure(void **state)
     process_expect_nothing_left(r);
 }
 
-/* Its runs are invented. */
+/* The benchmark writes invented runs. */
 static void bench_results_adds_no_runs_to_a_file_with_others(void **state)
 {
     struct process_rig *r = *state;

@@ -131,7 +131,7 @@ static void a_server_on_all_ipv6_addresses_trains(void **state)
     process_tear_down(&more);
 }
 
-/* Such a worker still loads its data. */
+/* A worker may need longer than the timeout to load its data. */
 static void a_worker_may_join_later_than_the_timeout(void **state)
 {
     struct process_rig *r = *state;

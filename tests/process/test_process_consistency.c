@@ -75,9 +75,9 @@ static void every_policy_trains_on_three_processes(void **state)
     }
 }
 
-/* Counts gradients that a worker began while it was more than one gradient ahead of the slowest.
- * A worker begins gradient `sequence` after it pushed that many. At its arrival the other
- * workers have pushed at least as many as at its begin. */
+/* Counts gradients that a worker began while it was more than one gradient ahead of the slowest. A
+ * worker begins gradient `sequence` after `sequence` pushes. When it arrives, the other workers
+ * have pushed at least as many gradients as when it was begun. */
 static const char *const too_far_ahead =
     "SELECT count(*) FROM push p, (SELECT DISTINCT worker FROM push) w "
     "WHERE p.reason IS NULL AND w.worker <> p.worker AND p.sequence > 1 + "
@@ -116,7 +116,7 @@ static void bsp_makes_all_workers_wait_for_the_slowest(void **state)
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, SLOW_WORKER_0, "workers=3", "consistency=bsp"),
                      0);
     expect_whole_records(r);
-    /* 20 updates; nobody waits before the first gradients */
+    /* 20 updates; before its first gradient no worker waits */
     assert_true(number(r, "SELECT count(*) FROM push WHERE worker > 0 AND waited_for = 0") > 20);
     assert_true(number(r, "SELECT avg(pull_us) FROM push WHERE waited_for = 0") > 15000);
 }

@@ -1,5 +1,5 @@
-/* The end of a run: exit code and row agree for a request to stop at any moment, and a run whose
- * last checkpoint holds the end can still be finished. */
+/* The end of a run: exit code and row agree, whenever a request to stop comes. A run whose last
+ * checkpoint is of the end of training can still be finished. */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
 
@@ -25,8 +25,8 @@ static void expect_code_of_row(struct process_rig *r, int code)
                                             : "neither");
 }
 
-/* The test stops the starter while training runs, until the row says finished. The request to stop
- * is then the first thing that the starter sees. The runs go side by side. */
+/* The test suspends the starter during training, until the row says finished. The starter then sees
+ * the request to stop first. All modes run at the same time. */
 static void a_request_after_the_end_does_not_change_it(void **state)
 {
     static const char *const modes[][2] = {
@@ -134,7 +134,8 @@ static void a_worker_told_to_stop_during_a_probe_ends_the_run_with_a_checkpoint(
     }
 }
 
-/* A paused server instead of a slow disk. Without a checkpoint the starter kills it after 15 s. */
+/* A suspended server stands for a slow disk. In a run without a checkpoint, the starter would kill
+ * the server after 15 s. */
 static void the_starter_waits_for_the_checkpoint_of_a_stopped_run(void **state)
 {
     struct process_rig *r = *state;

@@ -47,7 +47,7 @@ static void a_setting_holds_for_all_runs_or_is_refused(void **state)
                          ERROR_USAGE);
 }
 
-/* Both runs have finished, and neither ever is more than perfect: this fails, it is not open. */
+/* Both runs have finished, and no accuracy exceeds 100 %. So the claim fails; it is not open. */
 static void a_claim_about_finished_runs_without_a_figure_fails(void **state)
 {
     struct process_rig *r = *state;
@@ -191,7 +191,7 @@ static const char counting[] =
     "    sql: SELECT count(*) FROM run WHERE experiment = 'counting' AND status = 'diverged'\n"
     "    band: [0, 0]\n";
 
-/* It would pass on an empty file. Its SQL is checked before the runs. */
+/* The claim would pass on an empty results file. Its SQL is checked before the runs start. */
 static void a_claim_in_sql_waits_for_its_runs(void **state)
 {
     struct process_rig *r = *state;
@@ -210,7 +210,8 @@ static void a_claim_in_sql_waits_for_its_runs(void **state)
     process_expect_line(r, "PASS", "No run diverges");
 }
 
-/* All runs have ended, so it does not wait for one. The quick part may lack what it reads. */
+/* All runs have ended, so the claim waits for none. The quick part may lack the rows that the claim
+ * reads. */
 static void a_claim_in_sql_without_a_value_fails(void **state)
 {
     struct process_rig *r = *state;
@@ -358,7 +359,7 @@ static void a_grid_of_one_point_needs_no_trials(void **state)
                         "2 0.02 0.02");
 }
 
-/* So that it takes a few minutes. */
+/* The quick part must take only a few minutes. */
 static void the_quick_part_of_a_built_in_experiment_has_no_trials(void **state)
 {
     struct process_rig *r = *state;
@@ -410,7 +411,8 @@ static void data_without_classes_are_judged_by_their_loss(void **state)
                         "1");
 }
 
-/* A run of the file is made one that resumed: another run gets all its evaluations but the last. */
+/* The test turns one run of the file into a resumed run: another run gets all its evaluations but
+ * the last. */
 static void a_time_counts_from_the_start_of_a_resumed_training(void **state)
 {
     struct process_rig *r = *state;
@@ -448,7 +450,7 @@ static void a_time_counts_from_the_start_of_a_resumed_training(void **state)
 /* Merged summaries have no rows of single gradients and steps. */
 static void expect_summaries_to_pass(struct process_rig *r, const char *file, unsigned claims)
 {
-    /* Other runs are before them, so their numbers change. */
+    /* Other runs come first in the merged file, so the numbers of the runs change. */
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "results=other.db"), OK);
     assert_int_equal(
         RIG_RUN(r, "merge", "other.db", "results.db", "-o", "published.db", "--summaries"), OK);

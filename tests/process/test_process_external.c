@@ -119,7 +119,8 @@ static const char script[] =
 
 /* ---- memory that both processes map --------------------------------------------------------- */
 
-/* How many gradients were asked for, with parameters or gradient copied (in region 0) or not. */
+/* Counts the requested gradients whose `vector` (parameters or gradient) was copied (region 0), or
+ * was not. */
 static int gradients_asked(struct process_rig *r, const char *vector, bool copied)
 {
     char command[200];
@@ -163,8 +164,8 @@ static void parameters_and_gradients_are_used_in_place(void **state)
     unsetenv("GRADIENT");
 }
 
-/* Tries to change parameters of others: "intrude" by new mappings and writes to the file, "write"
- * where it has mapped them. */
+/* Tries to change parameters that others own. "intrude" maps the file again and writes to it;
+ * "write" writes to the existing mapping. */
 static void attack(const json_t *request, const char *how)
 {
     const char *path = json_string_value(json_object_get(request, "path"));
@@ -232,8 +233,8 @@ static void a_program_cannot_change_parameters(void **state)
 
 /* ---- programs that fail -------------------------------------------------------------------- */
 
-/* What `gradient` (or, from "{" on, `open`) does; the exit code; words of the test in the message.
- */
+/* The shell commands of `gradient`; the answer to `open` (NULL: a valid one); the exit code; words
+ * of the test that the message must contain. */
 struct fault {
     const char *gradient, *open;
     int code;
@@ -285,7 +286,7 @@ static void a_program_that_fails_is_named_and_leaves_nothing(void **state)
     assert_int_equal(RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "updates=20"), OK);
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         for (unsigned virtual = 0; virtual < 2; virtual ++) {
-            /* Only the program that hangs is waited for, for 20 × timeout_s. */
+            /* The run waits for 20 × timeout_s, but only for the program that hangs. */
             const bool hangs = strcmp(faults[i].named, "timeout_s") == 0;
             setenv("GRADIENT", faults[i].gradient, 1);
             if (faults[i].open != NULL)
@@ -377,7 +378,8 @@ static void a_program_ends_with_the_gradlag_that_started_it(void **state)
     unsetenv("GRADIENT");
 }
 
-/* The third start of the program, a worker's, kills that worker before it has joined. */
+/* The third start of the program is for a worker. It kills this worker before the worker has
+ * joined. */
 static void a_worker_that_dies_before_it_joins_is_not_awaited(void **state)
 {
     struct process_rig *r = *state;
@@ -397,7 +399,7 @@ static void a_worker_that_dies_before_it_joins_is_not_awaited(void **state)
     unsetenv("GRADIENT");
 }
 
-/* It is awaited for timeout_s after Ctrl-C, not for 20 times as long. */
+/* After Ctrl-C the run waits for the program for timeout_s, not for 20 × timeout_s. */
 static void ctrl_c_ends_a_run_whose_program_hangs(void **state)
 {
     struct process_rig *r = *state;
@@ -440,7 +442,7 @@ static void settings_without_effect_are_refused(void **state)
     process_expect_error(r, "external");
 }
 
-/* Whether the program was told the value of key model.x, in how many of its starts. */
+/* Exactly `times` starts of the program were told this value of key model.x. */
 static void expect_told(struct process_rig *r, const char *value, int times)
 {
     char command[128];
@@ -461,7 +463,7 @@ static void keys_reach_the_program_wherever_they_are_written(void **state)
     expect_told(r, "6", 1);
     expect_told(r, "7", 1);
     process_expect_answer(r, "SELECT count(DISTINCT config_hash) FROM run", "3");
-    /* A key of another model that was chosen before falls away with it. */
+    /* The choice of another model drops the keys of the model chosen before. */
     process_write(r, "base.yaml", "model: mlp\nmodel.activation: tanh\n");
     assert_int_equal(RIG_RUN(r, "run", "base.yaml", "model=external", PEER, "--dry-run"), OK);
     assert_int_equal(RIG_RUN(r, "run", "model=external", PEER, "model.x=\xe9"), ERROR_USAGE);

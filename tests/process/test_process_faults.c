@@ -47,7 +47,7 @@ static void a_killed_worker_fails_the_run_and_is_named(void **state)
     start_long(r, "mode=async", NULL);
     process_await(r, "worker", workers, 2);
     process_await(r, "server", &server, 1);
-    kill(server, SIGSTOP); /* else it may see the death before the starter, who knows the signal */
+    kill(server, SIGSTOP); /* else it may see the death before the starter, which has the signal */
     kill(workers[1], SIGKILL);
     process_await_verdict(r);
     kill(server, SIGCONT);
@@ -55,9 +55,9 @@ static void a_killed_worker_fails_the_run_and_is_named(void **state)
     assert_string_equal(process_ask(r, "SELECT samples_used > 0 FROM run"), "1");
 }
 
-/* The second worker is stopped later and delays the server's end. Meanwhile the first, already
- * lost, continues and is refused. On a very slow machine it continues after the end, and the
- * test then shows nothing. */
+/* The second process is stopped later and delays the server's end. Meanwhile the first one, already
+ * lost, continues and is refused. On a very slow machine the first one continues only after the
+ * server's end, and the test then shows nothing. */
 static void a_lost_workers_report_is_not_the_reason_of_the_failure(void **state)
 {
     struct process_rig *r = *state;

@@ -90,7 +90,7 @@ static void join_leave_and_come_back(struct process_rig *r, const char *servers,
                           "worker = 2 AND push_number IS NOT NULL AND server = 0 ORDER BY "
                           "push_number)",
                           "worker_joined worker_lost worker_joined worker_lost worker_joined");
-    /* It goes on at its next batch, which a lost gradient may have left out. */
+    /* The worker continues at its next batch. The batch of a lost gradient may be missing. */
     process_expect_answer(r,
                           "SELECT count(*) = count(DISTINCT server || ' ' || batch) FROM push "
                           "WHERE worker = 2",

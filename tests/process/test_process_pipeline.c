@@ -255,7 +255,7 @@ static void pipedream_ends_at_a_divergence_in_any_stage(void **state)
                      ERROR_DIVERGED);
     assert_string_equal(process_ask(r, "SELECT status FROM run"), "diverged");
     assert_string_equal(process_ask(r, "SELECT max(staleness) FROM push"), "2");
-    /* The first row that was not used is the cause; those of units in flight made no update. */
+    /* The first unused row names the cause. The units in flight made no update. */
     assert_string_equal(process_ask(r, "SELECT reason FROM push WHERE outcome = 'not_finite' ORDER "
                                        "BY batch, worker"),
                         "gradient");
@@ -266,7 +266,7 @@ static void pipedream_ends_at_a_divergence_in_any_stage(void **state)
     process_expect_nothing_left(r);
 }
 
-/* It made no update, but it was computed. */
+/* The gradient made no update, but it was computed. */
 static void the_gradient_that_ended_a_run_counts_as_computed(void **state)
 {
     struct process_rig *r = *state;

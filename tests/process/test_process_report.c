@@ -54,7 +54,7 @@ static void assert_page(struct process_rig *r, const char *part, bool wanted)
     free(page);
 }
 
-/* Of the whole 12 runs, 4 of which are in the file. */
+/* Without a quick part, the report judges all 12 runs, of which 4 are in the file. */
 static void expect_claims_without_a_quick_part(struct process_rig *r)
 {
     struct text text = {0};
@@ -124,7 +124,7 @@ static void an_experiment_with_other_columns_is_drawn_against_their_key(void **s
     assert_int_equal(access(process_path(r, "f/delays-test-accuracy-against-delay.svg"), F_OK), 0);
 }
 
-/* The last axis of whole numbers has the plots, each other axis has panels. */
+/* The plots have the last axis of whole numbers as their columns. Each other axis has panels. */
 static void an_axis_of_whole_numbers_is_that_of_the_plots(void **state)
 {
     struct process_rig *r = *state;

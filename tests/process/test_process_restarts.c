@@ -177,7 +177,7 @@ static void a_lost_worker_comes_back_to_several_servers_with_torn_reads(void **s
     lose_a_worker_and_go_on(*state, "servers=2", "read=torn");
 }
 
-/* Each row can be replayed. The program's JSON is that of the last one. */
+/* Each row can be replayed. The program prints the JSON of the last row. */
 static void after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_row(void **state)
 {
     struct process_rig *r = *state;
@@ -198,7 +198,7 @@ static void after_the_loss_of_its_server_an_asynchronous_run_goes_on_in_a_new_ro
     assert_int_equal(RIG_RUN(r, "replay", "2"), OK);
 }
 
-/* The end is that of the loss, and says why no restart followed. */
+/* The run ends with the error of the loss, which also says why no restart followed. */
 static void a_run_that_cannot_resume_ends_as_lost(void **state)
 {
     struct process_rig *r = *state;

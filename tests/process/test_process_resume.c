@@ -198,8 +198,8 @@ static void a_run_whose_server_or_all_of_it_was_killed_resumes_to_the_same_bits(
     process_expect_nothing_left(r);
 }
 
-/* Every kind of state that a checkpoint keeps. The run is killed twice, the second time before
- * another checkpoint: the loss is counted from the progress of the last run. */
+/* Every kind of state that a checkpoint keeps. The run is killed twice, the second time before it
+ * writes another checkpoint: the loss then counts from the progress of the last run. */
 static void rules_with_state_resume(void **state)
 {
     struct process_rig *r = *state;
@@ -211,7 +211,7 @@ static void rules_with_state_resume(void **state)
         {"servers=2", "damping=tail", "optimizer=adamw"},
     };
 #if defined(GRADLAG_SANITIZE)
-    const size_t first = COUNT_OF(rules) - 2; /* test_server_core_kept has all of them */
+    const size_t first = COUNT_OF(rules) - 2; /* test_server_core_checkpoint has all of them */
 #else
     const size_t first = 0;
 #endif
@@ -261,8 +261,8 @@ static void several_servers_resume_to_the_same_bits(void **state)
     }
 }
 
-/* Statistics of batch norm are in the checkpoints of a run, but not in that of a stopped one. They
- * are no state: both kinds resume to the same bits, and `initial` reads both. */
+/* The checkpoints of a run hold the statistics of batch norm, but that of a stopped run does not.
+ * Training does not need them: both kinds resume to the same bits, and `initial` reads both. */
 static void statistics_of_batch_norm_do_not_change_what_resumes(void **state)
 {
     struct process_rig *r = *state;
@@ -472,7 +472,8 @@ static void a_moved_checkpoint_is_recognised_by_its_hash(void **state)
     process_expect_replayed(r);
 }
 
-/* As after a spike with on_nonfinite=skip: the sum exceeds the whole numbers of a double. */
+/* A loss spike with on_nonfinite=skip leaves such a sum, which is larger than the whole numbers
+ * that a double represents. */
 static void a_checkpoint_after_an_enormous_loss_resumes(void **state)
 {
     struct process_rig *r = *state;

@@ -92,7 +92,8 @@ static void the_rate_goes_by_the_time(void **state)
         "0");
 }
 
-/* Equal work gives equal bits: a barrier, and synchronous ranks, of the same times. */
+/* A barrier and synchronous ranks with the same step times do equal work, so their bits are
+ * equal. */
 static void virtual_barrier_and_ranks_agree(void **state)
 {
     struct process_rig *r = *state;
@@ -102,7 +103,7 @@ static void virtual_barrier_and_ranks_agree(void **state)
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
 }
 
-/* From the first of its checkpoints, which a run of the same settings has kept. */
+/* Each run resumes from the first checkpoint of an earlier run with the same settings. */
 static void a_run_resumes_for_the_rest_of_its_time(void **state)
 {
     struct process_rig *r = *state;
@@ -129,8 +130,8 @@ static void a_run_resumes_for_the_rest_of_its_time(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE code = 'resumed'"), "2");
 }
 
-/* The rate is 0 in the second half, from the first update after a resume on. It is long enough for
- * an update between the last checkpoint but one and the end on a busy machine. */
+/* The rate is 0 in the second half, from the first update after a resume on. Training is so long
+ * that even a busy machine makes an update between the last checkpoint but one and the end. */
 static void a_resumed_run_goes_on_with_the_rate_of_its_time(void **state)
 {
     struct process_rig *r = *state;
@@ -168,7 +169,7 @@ static void lengths_exclude_each_other(void **state)
     process_expect_error(r, "warmup_seconds");
 }
 
-/* RIG_SMALL has `samples`. */
+/* RIG_SMALL sets `samples`, which is a length of training. */
 static void a_length_on_the_command_line_replaces_a_list_of_lengths_in_a_file(void **state)
 {
     struct process_rig *r = *state;

@@ -165,8 +165,8 @@ static void torn_reads_replay_bit_for_bit(void **state)
     assert_true(torn > 0);
 }
 
-/* Slices of whole pages are adjacent in the worker's memory. With snapshot reads it reads the
- * same slot of all servers, with torn reads possibly different slots. */
+/* Slices of whole pages are adjacent in the worker's memory. With snapshot reads the worker reads
+ * the same slot of all servers, with torn reads possibly different slots. */
 static void slices_in_shared_memory_change_no_bit(void **state)
 {
     struct process_rig *r = *state;
@@ -434,7 +434,7 @@ static void expect_end(struct process_rig *r, int expected)
         fail_msg("exit %d in place of %d: %s", code, expected, process_errors(r));
 }
 
-/* Both numbers, one after the other, so that at last no process of the start is left. */
+/* The test replaces both workers, one after the other. In the end no original worker is left. */
 static void a_lost_worker_is_replaced_and_the_run_replays(void **state)
 {
     struct process_rig *r = *state;

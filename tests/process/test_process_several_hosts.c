@@ -133,7 +133,8 @@ static void a_lost_host_ends_the_run(void **state)
     process_expect_errors_contain(r, "10.79.0.2");
 }
 
-/* The daemon of the killed mpirun asks its worker to stop. Nobody asked the run to stop. */
+/* When mpirun is killed, its daemon asks its worker to stop. The run itself was not asked to
+ * stop. */
 static void a_killed_mpirun_is_a_lost_host_and_the_run_restarts(void **state)
 {
     struct process_rig *r = *state;

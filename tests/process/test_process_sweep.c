@@ -190,7 +190,7 @@ static void a_run_stopped_in_a_repeated_sweep_waits_for_work(void **state)
                           "finished stopped queued");
 }
 
-/* A process in another container executes the run, as far as its row tells. */
+/* According to its row, a process in another container executes the run. */
 static void a_run_that_another_host_executes_has_not_ended(void **state)
 {
     struct process_rig *r = *state;
@@ -316,7 +316,7 @@ static void dropping_the_queue_leaves_the_running_run_alone(void **state)
     snprintf(results, sizeof results, "results=%s/results.db", r->folder);
     process_start(r, (const char *const[]){"sweep", SOME_SECONDS, "seed=1,2,3", NULL});
     process_await_row(r, "SELECT count(*) FROM push");
-    kill(r->pid, SIGSTOP); /* its current run continues; it starts no other */
+    kill(r->pid, SIGSTOP); /* the sweep's current run continues; the sweep starts no other */
     assert_int_equal(RIG_RUN(other, "sweep", "--drop", results), OK);
     assert_int_equal(RIG_RUN(other, "sweep", RIG_SMALL, VIRTUAL, "seed=9", results), OK);
     kill(r->pid, SIGCONT);
@@ -361,7 +361,7 @@ static void hosts_give_the_workers_of_a_sweep_without_workers(void **state)
     process_expect_line(r, "async ×8", "lr=0.");
 }
 
-/* A CPU has no index. */
+/* Key device.index does not exist with device=cpu. */
 static void a_key_that_some_combinations_lack_distinguishes_the_others(void **state)
 {
     struct process_rig *r = *state;

@@ -32,8 +32,9 @@ static void record(const struct compared_run *c)
     rig_finish(r, &outcome);
 }
 
-/* Of text, and without a test accuracy, less loss is better. The best rate of each side is that
- * with the least validation loss: of the last evaluation, not of the best one. */
+/* For text, and without a test accuracy, sides are compared by loss: a lower loss is better. The
+ * best rate of a side has the lowest validation loss at its last evaluation, not at its best
+ * one. */
 static void text_and_runs_without_accuracy_are_compared_by_loss(void **state UNUSED)
 {
     static const struct compared_run runs[] = {
@@ -90,7 +91,7 @@ static void a_mean_of_survivors_does_not_represent_its_side(void **state UNUSED)
     assert_contains(answer, ",sync,0.875,async,0.75,"); /* now both rates lost a seed */
 }
 
-/* Of the synchronous rate 1 the seeds have a mean of 0.5, the runs one of 0.65. */
+/* For the synchronous rate 1, the mean over seeds is 0.5 and the mean over runs is 0.65. */
 static void a_repeated_seed_counts_once(void **state UNUSED)
 {
     static const struct compared_run runs[] = {

@@ -261,7 +261,7 @@ static int record_again(void)
     return 0;
 }
 
-/* Such files would have the permissions of the results file, and block it after a chmod. */
+/* A file beside it would have the permissions of the results file, and block it after a chmod. */
 static void no_file_is_left_beside_a_read_only_file(void **state)
 {
     (void)state;
@@ -467,7 +467,7 @@ static int read_without_the_last_rows(void)
     return strstr(log, wal) == NULL ? 2 : 0;
 }
 
-/* The reader cannot create -shm there, so it cannot read -wal. */
+/* In a read-only folder the reader cannot create -shm, so it cannot read -wal. */
 static void a_reader_warns_of_rows_that_it_cannot_read(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_kept_connections.c — a process that opens a results file once. */
+/* test_kept_connections.c — a process that opens a results file once and keeps the connection. */
 #include "tests/results/results_rig.h"
 
 #include "results/query/query.h"

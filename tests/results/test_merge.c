@@ -197,7 +197,7 @@ static void a_run_whose_process_was_killed_is_merged_as_failed(void **state)
 static char written[96];
 static unsigned commits;
 
-/* Between two parts of a copy another run commits. Gives up after 20 times. */
+/* Another run commits between two parts of a copy. Gives up after 20 commits. */
 static bool commit_and_give_up(void)
 {
     sqlite3 *db = NULL;
@@ -210,7 +210,7 @@ static bool commit_and_give_up(void)
     return commits >= 20;
 }
 
-/* It is copied, because a killed run in it must end. 8 MB are several parts. */
+/* The merge copies the file, because it must end the killed run in it. 8 MB are several parts. */
 static void a_file_that_another_run_writes_is_copied_in_one_turn(void **state)
 {
     (void)state;
@@ -422,7 +422,7 @@ static void summaries_leave_out_gradients_and_steps_of_summarized_runs(void **st
     assert_string_equal(rig_ask("SELECT sum(pushes) FROM run_staleness JOIN run ON run.id = run_id "
                                 "WHERE seed = 1"),
                         "10");
-    /* The same runs, with and without these rows, are no contradiction. */
+    /* The same runs, with and without rows of single gradients, are no contradiction. */
     assert_int_equal(merge_file(out_path, other_path, &outcome), OK);
     assert_int_equal(outcome.there, 2);
     assert_int_equal(merge_file(other_path, out_path, &outcome), OK);

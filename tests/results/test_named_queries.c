@@ -130,9 +130,9 @@ static void pairs_of_the_same_seeds_are_compared(void **state)
     assert_true(fabs(interval - 12.706 * 0.09) < 1e-9);
 }
 
-/* One finished run of `settings` and accuracy, with 100 pushes. */
 static const char *with_config; /* of the next runs; NULL: that of the rig */
 
+/* Records a finished run with these settings, this accuracy and 100 pushes. */
 static void record_with(const char *settings, unsigned seed, unsigned batch, double accuracy)
 {
     int64_t id;
@@ -237,10 +237,11 @@ static void runs_of_one_seed_count_as_one(void **state)
                                 "accuracy_by_workers"),
                         "2 0.6 0.141421356 0");
     assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings, 1), OK);
-    assert_contains(answer, ",0.5,3,3,"); /* the accuracy, runs, and those that reached it */
+    assert_contains(answer, ",0.5,3,3,"); /* accuracy, runs, runs that reached it */
 }
 
-/* Also settings without a column; not settings that are equal in the whole file. */
+/* A row also shows settings without a column. It omits settings that are equal in the whole
+ * file. */
 static void a_row_shows_the_settings_in_which_it_differs(void **state)
 {
     (void)state;
@@ -307,7 +308,8 @@ static void the_time_to_an_accuracy_is_that_of_its_first_evaluation(void **state
                         "50");
 }
 
-/* Of undamped one of three runs reaches it, at once: the mean of this run is the least of all. */
+/* One of three undamped runs reaches the accuracy, and at once. So the mean of arm undamped is the
+ * least of all. */
 static void arms_with_runs_that_do_not_reach_an_accuracy_come_last(void **state)
 {
     (void)state;
@@ -322,7 +324,7 @@ static void arms_with_runs_that_do_not_reach_an_accuracy_come_last(void **state)
         at = strstr(at, order[i]);
         assert_non_null(at);
     }
-    assert_contains(at, ",0.6,3,1,0,"); /* the accuracy, runs, of which reached, seconds */
+    assert_contains(at, ",0.6,3,1,0,"); /* accuracy, runs, runs that reached it, seconds */
 }
 
 static void the_staleness_histogram_adds_up(void **state)
@@ -336,7 +338,7 @@ static void the_staleness_histogram_adds_up(void **state)
     assert_contains(answer, "\n1,3,97,0,0.97,1,1,################################\n");
 }
 
-/* Of the 97 gradients with staleness 3 one is dropped. */
+/* One of the 97 gradients with staleness 3 is dropped. */
 static void the_staleness_histogram_needs_totals_only(void **state)
 {
     (void)state;
@@ -417,7 +419,7 @@ static void waits_between_workers_are_summed(void **state)
     char settings[32];
     const char *const one[] = {settings};
     recorder *r = rig_begin(&rig_run, &id);
-    for (uint64_t i = 0; i < 40; i++) { /* of each of 4 workers 10 */
+    for (uint64_t i = 0; i < 40; i++) { /* 10 of each of 4 workers */
         struct push_record p = rig_push(i);
         p.pull_us = 1000 + 500 * (double)p.worker;
         p.waited_for = p.worker != 0 && i >= 20 ? 0 : NO_WORKER;

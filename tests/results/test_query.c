@@ -326,7 +326,7 @@ static void gradients_of_several_servers_are_shown(void **state)
     assert_contains(answer, "\nstaleness of the 3 parts of gradients, one at each server, that");
     assert_contains(answer, "  not used: 1 dropped_late\n");
     assert_contains(answer, "worker_joined, worker 2, server 1: here\n");
-    /* Totals have the number alone. */
+    /* Without rows, the totals give only the number of dropped gradients. */
     rig_change("DELETE FROM push WHERE run_id = (SELECT max(id) FROM run)");
     show("last");
     assert_contains(answer, "\nstaleness of the 3 parts of gradients, one at each server, that");

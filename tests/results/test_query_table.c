@@ -58,7 +58,7 @@ static void a_value_that_all_rows_share_stands_above_the_table(void **state)
     run_on(19, "SELECT 'long text' AS mode, 7 AS n, NULL AS tag, x FROM (SELECT 1 AS x UNION ALL "
                "SELECT 2)");
     assert_string_equal(answer, "all 2 rows:\n  mode=long text,\n  n=7, tag=-\n\nx\n-\n1\n2\n");
-    /* Not if they differ in digits that the table rounds. */
+    /* Values that differ only in rounded digits are not equal. */
     run_on(21, "SELECT 'a text that is long' AS t, 0.12345678 AS x UNION ALL "
                "SELECT 'a text that is long', 0.12345679");
     assert_contains(answer, "x\n------\n0.1235\n0.1235\n");

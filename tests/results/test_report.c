@@ -196,7 +196,7 @@ static void the_number_of_workers_is_an_axis(void **state)
 static void a_single_seed_has_no_error_bar(void **state)
 {
     (void)state;
-    rig_change("UPDATE run SET workers = 8 WHERE id IN (2, 3)"); /* each cell of one run */
+    rig_change("UPDATE run SET workers = 8 WHERE id IN (2, 3)"); /* each cell has one run */
     write_report(NULL, 0, NULL);
     assert_page_contains("<h3>Accuracy against the number of workers</h3>");
     assert_null(strstr(page, "class=\"error\""));
@@ -287,7 +287,7 @@ static void every_gradient_is_counted_in_a_bar_of_the_histogram(void **state)
                     "undamped</td>" NUMBER("4") NUMBER("0") NUMBER("0") NUMBER("2") NUMBER("1.00"));
     assert_contains(table, "undamped</td>" NUMBER("4") NUMBER("3") NUMBER("3") NUMBER("194")
                                NUMBER("97.00"));
-    /* At most 40 bars: to reach 120, each is 4 wide. */
+    /* At most 40 bars: for τ up to 120, each bar is 4 wide. */
     rig_change("UPDATE run_staleness SET staleness = 40 * staleness");
     write_report(NULL, 0, NULL);
     table = strstr(page, "Gradients by staleness");
@@ -410,7 +410,7 @@ static unsigned occurrences(const char *text)
     return count;
 }
 
-/* Run 1, and so its cell with run 2, is in two panels, the others in one or none. */
+/* Run 1 is in two panels, and so is its cell, which run 2 shares. Other runs are in one or none. */
 static void each_panel_of_an_experiment_has_plots_of_its_own(void **state)
 {
     (void)state;
@@ -444,7 +444,7 @@ static void each_panel_of_an_experiment_has_plots_of_its_own(void **state)
     assert_int_equal(occurrences("other runs"), 2);          /* a link and a heading */
 }
 
-/* Run 1 is of the cell of run 2, and has no panel; nor has any run of the other cells. */
+/* Run 1 shares the cell of run 2, but has no panel. No run of the other cells has a panel. */
 static void a_run_without_panel_is_in_those_of_its_cell(void **state)
 {
     (void)state;

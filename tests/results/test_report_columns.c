@@ -80,7 +80,7 @@ static void workers_of_one_column_separate_series(void **state UNUSED)
     write_report("delay");
     assert_contains(page, "the arm, workers=4</td>" NUMBER("0") NUMBER("1") NUMBER("50.00"));
     assert_contains(page, "the arm, workers=8</td>" NUMBER("0") NUMBER("1") NUMBER("70.00"));
-    /* Workers that differ between columns alone do not. */
+    /* If the number of workers differs only between columns, it separates no series. */
     rig_change("UPDATE run SET workers = 8 WHERE id = 1");
     write_report("delay");
     assert_contains(page, "the arm</td>" NUMBER("0") NUMBER("2") NUMBER("60.00"));
@@ -96,7 +96,7 @@ static void runs_without_arm_are_one_series_over_the_columns(void **state UNUSED
     assert_contains(page, "</svg>async</td>" NUMBER("4") NUMBER("2") NUMBER("80.00"));
 }
 
-/* No place on a logarithmic axis is that of 0. */
+/* A logarithmic axis has no place for 0. */
 static void the_axis_is_logarithmic_without_a_column_of_zero(void **state UNUSED)
 {
     static const char tick[] = "<path class=\"tick\" d=\"M%lf";

@@ -42,7 +42,8 @@ static const char *resumed_from(int64_t run, unsigned version)
     return resumed;
 }
 
-/* Of the only cell, at each of three points: the mean accuracy in %, and of how many runs. */
+/* There is one cell. Its three points have these mean accuracies in % (12.5 more at each), over
+ * `runs` runs. */
 static void expect_curve(double first, size_t runs)
 {
     struct report_data d = {0};
@@ -114,7 +115,7 @@ static void the_best_accuracy_may_be_before_the_checkpoint(void **state UNUSED)
                         "0.5 0.625");
 }
 
-/* A file from elsewhere may say so. */
+/* A results file from elsewhere may contain this. */
 static void runs_that_resumed_from_each_other_end_the_search(void **state UNUSED)
 {
     record(1, "finished", 1, 2, 0, NULL);

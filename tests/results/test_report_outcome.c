@@ -37,8 +37,8 @@ static size_t count_in_drawings(const char *title, const char *part)
     return count;
 }
 
-/* The sample runs, as of text with dataset.test=no: the loss falls from 2 + id / 8 by 1/4 at each
- * of the last 4 evaluations. */
+/* Makes the sample runs look like text with dataset.test=no. The loss falls from 2 + id / 8 by 1/4
+ * at each of the last 4 evaluations. */
 static void remove_test_split(void)
 {
     rig_change("UPDATE run SET final_accuracy = NULL, best_accuracy = NULL, final_loss = NULL, "

@@ -83,7 +83,7 @@ static void differences_are_over_all_seeds_of_both_configurations(void **state)
     assert_int_equal(COMPARE("5", "4", "1"), OK);
     assert_contains(answer, wanted);
     assert_null(strstr(answer, "run 1 - run 5: ")); /* they differ in their seed only */
-    /* A diverged run counts not even if the other configuration has finished with its seed. */
+    /* A diverged run does not count, even if the other configuration has finished with its seed. */
     rig_change("UPDATE run SET seed = 3, arm = 'damped', "
                "config = (SELECT config FROM run WHERE id = 3) WHERE id = 6");
     assert_int_equal(COMPARE("1", "3"), OK);
@@ -115,14 +115,14 @@ static void runs_without_test_split_are_compared_by_validation_loss(void **state
     assert_string_equal(cells("validation loss"), "2.0000 NaN");
 }
 
-/* The settings of both runs were tried with seed 2, and chosen by that. */
+/* The runs with seed 2 are trials, by which the settings were chosen. */
 static void trials_of_tuning_are_no_seeds_of_a_comparison(void **state)
 {
     (void)state;
     rig_change("UPDATE run SET experiment = 'stale-gradients/tuning' WHERE id IN (2, 4)");
     assert_int_equal(COMPARE("1", "3"), OK);
     assert_contains(answer, "run 3 - run 1: 1 seed, accuracy +0.2900, ");
-    /* Nor are runs of another arm with equal settings. */
+    /* Runs of another arm with equal settings do not count either. */
     rig_change("UPDATE run SET experiment = 'stale-gradients', arm = 'copy' WHERE id = 4");
     rig_change("UPDATE run SET experiment = 'stale-gradients' WHERE id = 2");
     assert_int_equal(COMPARE("1", "3"), OK);
@@ -149,7 +149,7 @@ static void curves_are_joined_by_samples(void **state)
     assert_int_equal(COMPARE("1", "3"), OK);
     assert_string_equal(cells("   1600"), "0.3 0.474 0.174");
     assert_string_equal(cells("   3200"), "0.5 - -");
-    /* Without a difference for more than two runs. */
+    /* With more than two runs there is no column of differences. */
     assert_int_equal(COMPARE("1", "3", "6"), OK);
     assert_string_equal(cells("   2400"), "0.4 0.632 0.72");
     /* A run without evaluations does not set the rows. */

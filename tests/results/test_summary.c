@@ -46,7 +46,7 @@ static void staleness_is_known_without_recorded_gradients(void **state)
         r, "SELECT mean_staleness = 0 AND max_staleness = 0 FROM run WHERE id = 6", "1");
 }
 
-/* With flushes staleness is 0. Without, rows of push hold all times of a step. */
+/* With flushes staleness is 0. Without flushes, rows of push hold all times of a step. */
 static void pipelines_have_a_staleness_and_complete_steps(void **state)
 {
     struct process_rig *r = *state;

@@ -69,7 +69,8 @@ static void the_best_trial_is_shown_with_the_number_of_trials(void **state UNUSE
     assert_contains(answer, ",accuracy,0.7,1,,,,,,\n"); /* no run with the best settings of b yet */
 }
 
-/* The cluster without slow worker, and the axis consistency.groups: one choice for each level. */
+/* The cluster without a slow worker has one choice. The other cluster has one for each level of
+ * axis consistency.groups. */
 static void trials_of_different_clusters_are_not_compared(void **state UNUSED)
 {
 #define ON(worker, groups, lr)                                                                     \
@@ -135,7 +136,7 @@ static void a_trial_that_lacks_a_loss_ranks_last(void **state UNUSED)
     assert_contains(answer, ",loss,,0.5,");
 }
 
-/* A search may compare delays, and is by accuracy if there is one. */
+/* A search may compare delays. It is by accuracy if the runs have one. */
 static void only_tuning_and_searches_have_trials(void **state UNUSED)
 {
     static const struct recorded_trial runs[] = {
@@ -149,12 +150,12 @@ static void only_tuning_and_searches_have_trials(void **state UNUSED)
     assert_int_equal(ask_for_trials("swept"), 1);
     assert_contains(answer, "\nswept,,async,none,4,2,2,1,");
     assert_contains(answer, ",accuracy,0.9,2.5,");
-    /* Started by a process without search= in its command line. */
+    /* A process started these runs without search= in its command line. */
     rig_change("UPDATE run SET host = '{}', config = '{\"trial_of\": \"\"}'");
     assert_int_equal(ask_for_trials("swept"), 0);
     rig_change("UPDATE run SET config = '{\"trial_of\": \"tpe\"}'");
     assert_int_equal(ask_for_trials("swept"), 1);
-    /* Searches of search.per are several, also if their trials differ in no column. */
+    /* With search.per there are several searches, even if their trials differ in no column. */
     rig_change("UPDATE run SET config = json_object('trial_of', 'tpe per=lr_scaling,delay', 'lr', "
                "lr, 'delay', id)");
     assert_int_equal(ask_for_trials("swept"), 2);
@@ -227,7 +228,7 @@ static void arms_with_the_name_of_a_mode_are_separate_configurations(void **stat
     assert_contains(answer, ",1,0.25,");
 }
 
-/* Runs 3 and 4 have the damping of run 3; the differences are 0.5 and 0.25 for seeds 1 and 2. */
+/* Runs 3 and 4 get the damping of run 3. The differences are 0.5 and 0.25 for seeds 1 and 2. */
 static void without_accuracy_configurations_are_compared_by_loss(void **state UNUSED)
 {
     static const char *const of_validation =
@@ -247,7 +248,7 @@ static void without_accuracy_configurations_are_compared_by_loss(void **state UN
         assert_contains(answer, ",polynomial,0.03,damping.power=0.5,2,,,2,,0.375,");
         assert_contains(answer, ",loss,2.125,2.5\n");
     }
-    /* Of the two losses none if one run has an accuracy. */
+    /* If one run has an accuracy, the query compares neither loss. */
     rig_change("UPDATE run SET final_accuracy = 0.5 WHERE id = 1");
     assert_int_equal(run_query("paired-differences", QUERY_CSV, NULL, 0), OK);
     assert_null(strstr(answer, ",loss,"));
@@ -264,7 +265,7 @@ static void undamped_arms_with_equal_settings_are_one_configuration(void **state
     assert_contains(line, ",1,0.6,0.2");
 }
 
-/* Mean 0.6 of the seeds and 0.7 of the runs of the first rate; 0.65 of the second one. */
+/* The first rate has the mean 0.6 over seeds and 0.7 over runs; the second rate has 0.65. */
 static void a_repeated_seed_counts_once(void **state UNUSED)
 {
     static const struct recorded_trial trials[] = {

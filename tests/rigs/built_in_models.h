@@ -5,7 +5,7 @@
 
 #include "worker/model/model.h"
 
-/* Those on images: model_registry.entries[0 .. built_in_models()). */
+/* The number of models on images: model_registry.entries[0 .. built_in_models()). */
 static inline size_t built_in_models(void)
 {
     size_t count = 0;
@@ -16,7 +16,7 @@ static inline size_t built_in_models(void)
     return count - 1;
 }
 
-/* Those on images and on tokens: model_registry.entries[0 .. all_built_in_models()). */
+/* The number on images and on tokens: model_registry.entries[0 .. all_built_in_models()). */
 static inline size_t all_built_in_models(void)
 {
     const size_t last = model_registry.count - 1;

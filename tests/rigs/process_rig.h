@@ -34,8 +34,9 @@ int process_wait(struct process_rig *r);
 /* Starts the program and waits for it. */
 int process_run(struct process_rig *r, const char *const *arguments);
 #define RIG_RUN(r, ...) process_run(r, (const char *const[]){__VA_ARGS__, NULL})
-/* process_run in a fork of this process, without loading the program, which is most of the time
- * of a short run. Not for commands that start processes: they would start this test again. */
+/* Like process_run(), but in a fork of this process. It does not load the program, and loading
+ * takes most of the time of a short run. Not for commands that start processes: they would start
+ * this test again. */
 int process_run_inside(struct process_rig *r, const char *const *arguments);
 #define RIG_RUN_INSIDE(r, ...) process_run_inside(r, (const char *const[]){__VA_ARGS__, NULL})
 

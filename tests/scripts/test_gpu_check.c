@@ -32,7 +32,7 @@ static void write_machine(struct process_rig *r)
         OK);
 }
 
-/* The exit code; process_output() is then the parts that ran. */
+/* Runs gpu-check; returns its exit code. process_output() then lists the parts that ran. */
 static int gpu_check(struct process_rig *r, const char *parts)
 {
     char script[8192], tree[4096];

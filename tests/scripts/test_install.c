@@ -168,14 +168,14 @@ static void bash_completes_commands_settings_values_and_names(void **state)
     expect_offers(r, "gradlag completion ", "bash ");
     expect_offers(r, "gradlag run mode=nothing", " ");
     expect_offers(r, "gradlag bench step ba", " "); /* it has keys of its own */
-    /* Where it offers nothing, bash offers the names of files. */
+    /* If the completion offers nothing, bash offers file names. */
     expect_offers(r, "gradlag merge ", " ");
     expect_shell(r,
                  "source <(gradlag completion bash); complete -p gradlag | grep -e '-o default'");
 }
 
-/* Each command reads its own flags before it refuses another one. 1/2 is the value of those that
- * have one. */
+/* Each command reads its own flags before it refuses another one. 1/2 is the value of flags that
+ * take one. */
 static void every_flag_that_bash_offers_is_accepted(void **state)
 {
     struct process_rig *r = *state;
@@ -221,7 +221,7 @@ static void the_flags_of_the_processor_are_recorded(void **state)
     expect_in_tree(r, "\"$tree\"/" BUILD_INFO "| grep 'FLAGS \"-mcpu=native -O2\"'");
 }
 
-/* Without it lint would wait for input, which does not come here. */
+/* Without the list, lint would wait for input that never comes. */
 static void lint_needs_the_list_of_files_of_git(void **state)
 {
     expect_in_tree(*state, "mkdir scripts; cp \"$tree/scripts/lint\" scripts; mkfifo input\n"

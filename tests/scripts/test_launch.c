@@ -260,8 +260,8 @@ static void slurm_array_refuses_arguments_that_would_omit_runs(void **state)
     static const char *const wrong[] = {
         "$launch/slurm-array " ARRAY_SWEEP,          /* no array */
         "task 2 2 3 2 " ARRAY_SWEEP,                 /* part 1 has no task */
-        "task 3 1 5 3 " ARRAY_SWEEP,                 /* 1, 3, 5 */
-        "GRADLAG_PARTS=3 task 4 4 4 1 " ARRAY_SWEEP, /* of 3 parts */
+        "task 3 1 5 3 " ARRAY_SWEEP,                 /* tasks 1, 3, 5 */
+        "GRADLAG_PARTS=3 task 4 4 4 1 " ARRAY_SWEEP, /* task 4 of 3 parts */
         "task 1 1 2 2 run " SMALL,
         "task 1 1 2 2",
         "task 1 1 2 2 " ARRAY_SWEEP " results=all.db",

@@ -110,7 +110,7 @@ static void become_mpirun(unsigned ranks, const char *case_name)
     snprintf(n, sizeof n, "%u", ranks);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    /* A killed launcher leaves files: in a folder that the test removes. */
+    /* A killed launcher leaves files. They are in a folder that the test removes. */
     setenv("OMPI_MCA_orte_tmpdir_base", sync_rig_folder(), 1);
     setenv("OMPI_MCA_btl_vader_backing_directory", sync_rig_folder(), 1);
     setenv("OMPI_MCA_osc_sm_backing_directory", sync_rig_folder(), 1);

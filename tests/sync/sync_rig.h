@@ -15,8 +15,8 @@ struct sync_case {
     status (*run)(unsigned rank, unsigned size);
 };
 
-/* In a rank: sets the page of the gate of all ranks and returns the one before. NULL: the ranks
- * wait as if they were on several hosts. */
+/* Called in a rank: sets the page of the gate that all ranks share, and returns the page before.
+ * NULL: the ranks wait as if they were on several hosts. */
 struct gate_page;
 struct gate_page *sync_rig_set_gate(communicator *c, struct gate_page *page);
 

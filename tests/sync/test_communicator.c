@@ -111,7 +111,8 @@ done:
     return result;
 }
 
-/* In rank order: the bits of reduce_mean_ordered. Else: the same bits on every rank. */
+/* A mean summed in rank order has the bits of reduce_mean_ordered. Any other mean has the same bits
+ * on every rank. */
 static status check_bits(communicator *c)
 {
     status result = OK;

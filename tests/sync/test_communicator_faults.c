@@ -213,8 +213,8 @@ done:
     return result;
 }
 
-/* A message arrives at rank 0 after its wait has timed out, while it ends: its memory may be freed
- * by then. */
+/* A message arrives at rank 0 while the rank ends after a timeout. The memory for this message may
+ * be freed by then. */
 static _Atomic float place;
 
 static void *watch_place(void *unused)

@@ -120,7 +120,7 @@ done:
     return result;
 }
 
-/* A run with checkpoints stops at its first. */
+/* A run with checkpoints stops at its first checkpoint. */
 static status train(const char *const *settings, unsigned rank, unsigned size, recorder *rows,
                     struct training_outcome *out)
 {
@@ -216,7 +216,7 @@ done:
 
 static const double RATE = 0.02, DECAY = 0.1, BETA1 = 0.9, BETA2 = 0.999, EPSILON = 0.01;
 
-/* AdamW's whole update, minus what it is subtracted from. */
+/* AdamW's whole update, which the caller subtracts. */
 static double adamw_update(struct exact *e, unsigned n, size_t k, double now, double g)
 {
     const double m = BETA1 * *state_of(e, n, 0, k) + (1 - BETA1) * g;
@@ -374,7 +374,7 @@ done:
     return result;
 }
 
-/* A request to stop while gradients wait: they stay for the resumed run. */
+/* A request to stop comes while gradients wait: they stay for the resumed run. */
 static status expect_stop(const char *delay, unsigned waiting, unsigned updates, unsigned rank,
                           unsigned size)
 {
@@ -394,8 +394,8 @@ done:
 }
 
 /* Update 4 reaches the 80 samples of the checkpoint at which rank 0 gets the request. The gradient
- * that is computed next carries it to all ranks, in the step after. The gradient computed in that
- * step waits. */
+ * that is computed next carries the request to all ranks in the following step. The gradient
+ * computed in that step waits. */
 static status case_stop(unsigned rank, unsigned size)
 {
     status result = OK;

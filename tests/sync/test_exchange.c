@@ -241,8 +241,8 @@ done:
     return result;
 }
 
-/* Rank 0 comes to communicator_finish before the others begin, which is after late_s: its parts are
- * under way, and none is complete. *hidden_ns is rank 0's, on all ranks. */
+/* Rank 0 calls communicator_finish before the others begin, which is after late_s. Its parts are
+ * under way, and none is complete. *hidden_ns ← the hidden time of rank 0, on all ranks. */
 static status hidden_before_others(communicator *c, double late_s, double *hidden_ns)
 {
     status result = OK;

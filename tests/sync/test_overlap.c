@@ -1,6 +1,6 @@
 /*
- * test_overlap.c — training with overlap, under mpirun: the bits of the same training without, its
- * records, and how it ends after a failure.
+ * test_overlap.c — training with overlap, under mpirun: it has the bits of the same training
+ * without overlap; its records; how it ends after a failure.
  */
 #include "base/memory.h"
 #include "base/sha256.h"
@@ -14,7 +14,7 @@
 /* ---- a whole run on this rank -------------------------------------------------------------------
  */
 
-/* `rows`: on rank 0, or NULL. A run with checkpoints stops at its first. */
+/* `rows`: on rank 0, or NULL. A run with checkpoints stops at its first checkpoint. */
 static status train(const char *const *settings, unsigned rank, unsigned size, recorder *rows,
                     struct training_outcome *out)
 {
@@ -93,7 +93,7 @@ static status case_records(unsigned rank, unsigned size)
         {"SELECT count(*) FROM step WHERE data_us + forward_us + backward_us > compute_us + 2",
          "0"},
         {"SELECT max(hidden_us <= step_us) FROM where_time_goes WHERE run_id = 2", "1"},
-        /* The steps of rank 0, whose clock the training's time is, take no longer than it. */
+        /* Rank 0 measures the training's time, so its steps take no longer. */
         {"SELECT count(*) FROM (SELECT run_id, worker, sum(compute_us + exchange_us + apply_us) AS "
          "us FROM step WHERE worker = 0 GROUP BY run_id) s JOIN run ON run.id = s.run_id "
          "WHERE us <= run.train_seconds * 1.1e6 + 50000",

@@ -35,7 +35,7 @@ done:
     return result;
 }
 
-/* The same updates one by one. Returns their number until one is not finite in *made. */
+/* Makes the same updates one by one. round->made counts them until one is not finite. */
 static status make_singly(replica *r, struct replica_round *round)
 {
     status result = OK;
@@ -218,8 +218,9 @@ done:
 
 enum { BATCHES = 24 };
 
-/* One step of each replica. If `bad`, one element of one rank's gradient is NaN; it moves through
- * the shares of all ranks. Some bad updates are not even tried, as when the loss is not finite. */
+/* One step of each replica. If `bad`, one element of one rank's gradient is NaN; the element moves
+ * through the shares of all ranks. Some bad updates are not even tried, as when the loss is not
+ * finite. */
 static status step_both(replica *both[2], unsigned rank, uint64_t batch, bool bad)
 {
     status result = OK;

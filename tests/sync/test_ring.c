@@ -36,14 +36,14 @@ static void begin(const void *at, int floats, bool receives, MPI_Request request
     seen++;
 }
 
-/* Removes the oldest one: messages that complete at once may share a handle. */
+/* Removes the oldest message of this request: messages that complete at once may share a handle. */
 static void end(MPI_Request request)
 {
     unsigned i = 0;
     while (i < count_of && messages[i].request != request)
         i++;
     if (i == count_of)
-        return; /* another message */
+        return; /* not a recorded message */
     count_of--;
     for (; i < count_of; i++)
         messages[i] = messages[i + 1];

@@ -24,7 +24,7 @@ static struct {
     unsigned spares; /* every `spares`-th exchange is unchanged; 0: none */
     size_t at;       /* the element */
     float value;
-    bool after;       /* the exchange, instead of before it */
+    bool after;       /* change it after the exchange, not before */
     unsigned stop_at; /* exchange at which rank 0 gets a request to stop; 0: none */
     volatile sig_atomic_t *stop;
 } poison;
@@ -72,10 +72,9 @@ static status run_poisoned(struct run *r, int place, float value, unsigned times
     return run_poisoned_from(r, 5, place, value, times);
 }
 
-/* A run that resumes from the first checkpoint of another run, given to rank 0 only, ends like that
+/* A run resumes from the first checkpoint of another run, which only rank 0 has, and ends like that
  * run. `spoilt`: number of gradients that are not finite in the first run, from exchange `first`
- * on.
- */
+ * on. */
 static status resume(const char *const *more, unsigned spoilt, unsigned first, unsigned rank,
                      unsigned size)
 {

@@ -101,7 +101,7 @@ tensor *with_add(tape *t, tensor *x, const struct model *m)
 tensor *with_shared_batch_norms(tape *t, tensor *x, const struct model *m)
 {
     x = relu(t, batch_norm(t, conv2d_unbiased(t, x, "conv1", 16, 3, 1, 1), "bn1"));
-    /* The inputs of a sum run when it is recorded. */
+    /* The inputs of a sum run when the sum is recorded. */
     tensor *first = add(t, linear(t, x, "fc1", m->classes), linear(t, x, "fc4", m->classes));
     tensor *y = batch_norm(t, conv2d_unbiased(t, x, "conv2", 32, 3, 1, 1), "bn2");
     tensor *z = batch_norm(t, conv2d_unbiased(t, x, "conv3", 32, 1, 1, 0), "bn3");

@@ -36,8 +36,7 @@ forward_function with_position_embedding;
 forward_function with_embedding;
 forward_function with_tied_embedding;
 
-/* For loops over every operation: op_graphs, those on images; sequence_graphs, those on sequences.
- */
+/* Tables for loops over every operation: op_graphs on images, sequence_graphs on sequences. */
 struct op_graph {
     const char *name;
     forward_function *forward;

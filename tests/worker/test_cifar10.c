@@ -41,7 +41,7 @@ static status load(const char *name, struct dataset *d)
     return dataset_rig_load("cifar10", SET(setting), true, d);
 }
 
-/* NULL: nothing. */
+/* `part` NULL: asserts nothing. */
 static void assert_message_has(const char *part)
 {
     if (part != NULL && strstr(error_message(), part) == NULL)

@@ -17,7 +17,8 @@
 
 static pid_t only; /* 0: every process can fork */
 
-/* Replaces that of libc: only one process can fork, as if a limit were reached then. */
+/* Replaces the function of libc. If `only` is set, only that process can fork, as if a limit were
+ * reached. */
 pid_t fork(void)
 {
     pid_t (*of_libc)(void) = (pid_t(*)(void))dlsym(RTLD_NEXT, "fork");
@@ -60,7 +61,8 @@ static void what_a_program_writes_at_its_end_does_not_block_it(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* Together they take longer than timeout_s after the request to stop, each takes less. */
+/* After the request to stop, all answers together take longer than timeout_s, but each one takes
+ * less. */
 static void answers_after_a_request_to_stop_have_a_limit_each(void **state)
 {
     (void)state;

@@ -165,7 +165,8 @@ static void gpt_has_its_layers_and_initial_values(void **state)
     fixture_close(&f);
 }
 
-/* Returns the number of cuts of gpt with two blocks and the layers behind them. */
+/* Writes to `cuts` where gpt with two blocks can be cut, with the layer behind each cut; returns
+ * the number of cuts. */
 static size_t cuts_of(const struct model *m, struct tape_cut *cuts, parameter_table *table)
 {
     tape *t;

@@ -47,7 +47,7 @@ static void the_workers_of_a_pool_share_one_dataset(void **state)
     options_close(&settings);
 }
 
-/* Before any worker computes. */
+/* The error comes before any worker computes. */
 static void a_pool_with_too_many_workers_does_not_open(void **state)
 {
     (void)state;

@@ -61,7 +61,7 @@ dnnl_status_t dnnl_primitive_create(dnnl_primitive_t *out, const_dnnl_primitive_
     return of_onednn(out, p);
 }
 
-static dnnl_status_t limited; /* the result of the limit in main() */
+static dnnl_status_t limited; /* what dnnl_set_max_cpu_isa returned in main() */
 
 static void without_avx2_no_convolution_is_reference_code(void **state)
 {

@@ -118,7 +118,7 @@ static void adamw_step(const struct reference *r, float gradient, float *theta, 
     *theta = kept - moved;
 }
 
-/* At its defaults; a few updates. */
+/* nadamw at its defaults. It computes the product anew at each step, so it suits a few updates. */
 static void nadamw_step(const struct reference *r, float gradient, float *theta, float *m, float *v)
 {
     double product = 1, mu = 0, root = sqrt(1 - pow(0.999, r->step));

@@ -50,8 +50,8 @@ static void the_shortest_way_stays(void **state)
 
 /* ---- every way computes the same bits ------------------------------------------------------- */
 
-/* A range [at, at + count) of longer vectors, as the slices of several servers are. `at` a multiple
- * of 16: lines are aligned, so the stores are those of the way. */
+/* A range [at, at + count) of longer vectors, as the slices of several servers are. If `at` is a
+ * multiple of 16, cache lines are aligned and the stores are those of the way. */
 struct test_range {
     size_t at, count;
 };

@@ -155,7 +155,7 @@ static void lines_of_a_trace_are_in_the_order_of_batches(void **state)
     unlink(path);
 }
 
-/* Recorded workers 0 and 2: worker 1 takes the lines of the second, and 3 too. */
+/* The trace has workers 0 and 2. Workers 1 and 3 take the lines of the second recorded worker. */
 static void a_worker_takes_its_own_lines_of_a_trace_with_gaps(void **state)
 {
     (void)state;

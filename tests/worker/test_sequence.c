@@ -269,7 +269,7 @@ static tensor *only_gelu(tape *t, tensor *x, const struct model *m)
     return gelu(t, x);
 }
 
-/* Of Φ(x) = y / x: that of the comment in backend_cpu_gelu.c. */
+/* The error of Φ(x) = y / x stays within the bound that backend_cpu_gelu.c states. */
 static void gelu_has_the_error_that_it_states(void **state)
 {
     (void)state;

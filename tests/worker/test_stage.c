@@ -154,7 +154,7 @@ static double distance(const struct stage_subject *s)
 static unsigned most_stages(const options *o)
 {
     unsigned chosen[STAGE_MOST], k = STAGE_MOST;
-    while (stage_cuts_choose(o, k, BATCH, chosen) != OK) /* the largest number measures nothing */
+    while (stage_cuts_choose(o, k, BATCH, chosen) != OK) /* the largest k needs no measurement */
         k--;
     return k;
 }

@@ -179,7 +179,7 @@ static tensor *with_wide_convolutions(tape *t, tensor *x, const struct model *m)
     return linear(t, x, "fc", m->classes);
 }
 
-/* With one thread; with two the algorithm is direct. */
+/* One thread uses Winograd's algorithm, two threads the direct one. */
 static void winograds_algorithm_has_the_gradient_of_the_direct_one(void **state)
 {
     (void)state;
@@ -506,7 +506,7 @@ static void only_the_jump_at_a_kink_is_ignored(void **state)
     gradient[UNITS + 3] = -4;
     assert_true(gradient_distance_beside_kinks(&units, gradient, 1e-5) > 0.5);
     compute_of_units(NULL, parameters, gradient);
-    gradient[1] += 1e-3f; /* plus half a jump, without the other half in b */
+    gradient[1] += 1e-3f; /* half a jump: b lacks the other half */
     assert_true(gradient_distance_beside_kinks(&units, gradient, 1e-5) > 1e-4);
 }
 

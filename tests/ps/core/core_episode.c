@@ -101,7 +101,7 @@ static void choose_settings(struct episode *e, const struct combination *c,
                 c->policy->holds ? e->model.workers - 1 : MODEL_TAKEN / 2);
     add_options(e, s, c->damping->about.options, INFINITY);
     add_options(e, s, c->correction->about.options, INFINITY);
-    if (c->outer == NULL || !c->outer->elastic) /* it refuses optimizer.momentum_correction=false */
+    if (c->outer == NULL || !c->outer->elastic) /* excludes optimizer.momentum_correction=false */
         add_options(e, s, kind->about.options, INFINITY);
     if (c->outer != NULL)
         add_options(e, s, c->outer->about.options, INFINITY);

@@ -17,7 +17,7 @@ struct episode_host {
     struct core_rig rig;
     size_t begin, count;
     unsigned slot[MODEL_WORKERS];                 /* of each worker's last release */
-    struct server_action released[MODEL_WORKERS]; /* by a follower, before an evaluation ends */
+    struct server_action released[MODEL_WORKERS]; /* a follower's, before an evaluation ends */
     size_t released_count;
 };
 

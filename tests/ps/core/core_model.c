@@ -232,7 +232,7 @@ static double gradient_scale(const struct core_model *m, double left)
     return m->mean_scale < (double)FLT_MIN ? 1 : left / m->mean_scale;
 }
 
-/* Equal scales, and the scale of a single gradient, are left to the optimizer. */
+/* If all scales are equal, or there is only one gradient, the optimizer applies the scale. */
 static double combine(struct core_model *m, struct model_update *u, double rate, float *mean)
 {
     float gradient[MODEL_WORKERS][MODEL_COUNT];

@@ -69,8 +69,8 @@ struct core_model {
     double damping_parameters[DAMPING_PARAMETERS];
     const struct correction_rule *correction;
     double correction_parameters[CORRECTION_PARAMETERS];
-    double decay;           /* that the optimizer adds after a correction */
-    bool correction_scales; /* it applies the damping's scale */
+    double decay;           /* weight decay that the optimizer adds after a correction */
+    bool correction_scales; /* the correction applies the damping's scale */
     double mean_scale;      /* of the gradients of the last update */
     struct model_states states;
     struct { /* the damping's history */
@@ -78,12 +78,12 @@ struct core_model {
     } seen;
     struct model_optimizer optimizer;
     bool outer;    /* workers push differences; the rate is outer_rate */
-    bool from_now; /* differences to the current parameters */
+    bool from_now; /* the differences are relative to the current parameters */
     double outer_rate;
     double momentum_set, momentum_now;       /* if the correction adjusts it */
     float past[MODEL_VERSIONS][MODEL_COUNT]; /* of every version; used if momentum is adjusted */
     struct schedule schedule;
-    unsigned workers, workers_max; /* W of the rules; with late workers (0: none) */
+    unsigned workers, workers_max; /* W of the rules; the number with late workers (0: none) */
     size_t count;
     uint64_t total, every;
     double seconds;     /* a push at or after this time ends training; 0: none does */
@@ -108,8 +108,8 @@ struct core_model {
     size_t expected_count;
 };
 
-/* Reads rules and optimizer from `o`. Contract: `workers`, `count` and `total` are set;
- * late workers are lost by model_lost() after it. */
+/* Reads rules and optimizer from `o`. Contract: `workers`, `count` and `total` are set. The caller
+ * then calls model_lost() for each late worker. */
 void model_begin(struct core_model *m, const options *o, const float *initial,
                  uint64_t epoch_samples);
 void model_hello(struct core_model *m, unsigned worker);

@@ -260,7 +260,8 @@ static int by_size(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* ps/core/total_momentum.h by sorting. MODEL_COUNT is less than its sample. */
+/* The median of ps/core/total_momentum.h by sorting. MODEL_COUNT is below TOTAL_MOMENTUM_SAMPLE, so
+ * all parameters count. */
 static double total_momentum_of(const struct core_model *m, unsigned worker, double rate)
 {
     const struct model_worker *w = &m->worker[worker];

@@ -198,7 +198,8 @@ static void a_pull_is_rounded_to_the_nearest_number_of_its_format(void **state U
     assert_int_equal(pull_code_bytes(&none, 10), 40);
 }
 
-/* So a worker may round what frames carry once more. More numbers than one part of a loop. */
+/* A worker may therefore round parameters that frames have rounded. MANY exceeds one part of a
+ * loop. */
 static void a_pull_is_the_same_through_codes_and_when_rounded_twice(void **state UNUSED)
 {
     enum { MANY = 5001 };

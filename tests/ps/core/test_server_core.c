@@ -488,9 +488,9 @@ static void a_late_worker_begins_at_the_slowest_clock(void **state)
     bench_hello(&b, 2);
     assert_int_equal(b.version[2], 6);
     bench_push(&b, 0);
-    assert_int_equal(b.releases, 1); /* it is one clock ahead */
+    assert_int_equal(b.releases, 1); /* the worker is one clock ahead */
     bench_push(&b, 0);
-    assert_int_equal(b.releases, 0); /* two */
+    assert_int_equal(b.releases, 0); /* the worker is two clocks ahead */
     core_rig_close(&b.rig);
 }
 

@@ -169,8 +169,8 @@ static void compare_actions(struct episode *e, struct episode_host *h,
     CHECK(e, next == m->expected_count);
 }
 
-/* Followers release workers before the first server's evaluation ends; it then releases the same.
- */
+/* Followers release workers before the first server's evaluation ends. The first server then
+ * releases the same workers. */
 static void compare_early_releases(struct episode *e, const struct episode_host *h)
 {
     const struct core_model *m = &e->model;

@@ -260,14 +260,14 @@ static void backup_drops_late_gradients(void **state)
         {"push 0",
          "0 aggregated t0 v1, 2 aggregated t0 v1, 0 released at 1, 2 released at 1 after 0"},
         {"push 1", "1 dropped by consistency t1 v1, 1 released at 1"},
-        {"lost 0", ""}, /* with two workers one is enough */
+        {"lost 0", ""}, /* two workers are left: one gradient is enough */
         {"push 1", "1 applied t0 v2, 1 released at 2"},
         {"push 2", "2 dropped by consistency t1 v2, 2 released at 2"},
         {"hello 0", "0 released at 2"},
         {"push 0", ""},
         {"lost 1", "0 applied t0 v3, 0 released at 3 after 1"},
         {"lost 2", ""},
-        {"push 0", "0 applied t0 v4, 0 released at 4"}, /* the minimum is one */
+        {"push 0", "0 applied t0 v4, 0 released at 4"}, /* an update needs at least one gradient */
     };
     trace(3, RIG("consistency=backup", "consistency.backups=1"), steps, COUNT_OF(steps));
 }
@@ -477,8 +477,8 @@ static void a_sum_that_overflows_is_no_update(void **state)
     core_rig_close(&b.rig);
 }
 
-/* The bound of consistency_ssp.c holds and is reached: worker 1 reads one clock ahead of worker 0,
- * which then pushes 2 s + 1 times before it. */
+/* The bound of consistency_ssp.c holds, and two workers reach it: one reads while it is s clocks
+ * ahead. The other one then pushes 2 s + 1 times before the first one pushes. */
 static void staleness_under_ssp_is_bounded_by_its_slack(void **state)
 {
     (void)state;

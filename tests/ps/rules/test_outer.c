@@ -101,7 +101,7 @@ static void damping_scales_a_difference(void **state)
  *   1: x = 2.         α (2 − 3.5) = −0.75:  x̃ = 2.75, x = 2.75; then 2.75 − 1 = 1.75 → 0.875
  *   2: x = 1.25.      α (1.25 − 2.75) = −0.75:   x̃ = 2, x = 2; …
  *   1: x = 0.875.     α (0.875 − 2) = −0.5625:   x̃ = 1.4375
- * The gradient after an exchange is computed at the x before it: ½ · 2, not ½ · 5. */
+ * The gradient after an exchange is computed at the x before the exchange: ½ · 2, not ½ · 5. */
 static void an_elastic_exchange_moves_worker_and_center(void **state)
 {
     (void)state;

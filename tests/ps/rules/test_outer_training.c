@@ -24,7 +24,7 @@ static void setting(char out[64], const char *key, const char *value)
 
 struct plain {
     const char *rule, *damping;
-    bool nesterov, adam; /* local */
+    bool nesterov, adam; /* of the local steps */
     unsigned steps, every, t;
     double alpha, lr, decay, mu, rho;
     unsigned sent[OUTER_WORKERS];  /* the t at which each worker received `read` */

@@ -183,7 +183,7 @@ static int by_size(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* x_{r+1} − x_r + α g over x_r − x_{r−1}; D is odd. */
+/* The median over parameters of (x_{r+1} − x_r + α g) / (x_r − x_{r−1}); D is odd. */
 static void plain_adjust(struct rules_training_plain *t, unsigned r, const float *g, double rate)
 {
     double ratio[D];
@@ -263,7 +263,7 @@ static void compare(const char *damping, const char *correction, float core[D])
     char damped[64], corrected[64];
     float plain[D];
     bool own = is(correction, "dana-slim") || is(correction, "dana-zero");
-    double decay = own ? 0 : 0.02; /* with dana-* it acts on other parameters */
+    double decay = own ? 0 : 0.02; /* dana-* applies weight decay to other parameters */
     const char *decayed = own ? "weight_decay=0" : "weight_decay=0.02";
     snprintf(damped, sizeof damped, "damping=%s", damping);
     snprintf(corrected, sizeof corrected, "correction=%s", correction);

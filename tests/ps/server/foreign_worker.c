@@ -327,8 +327,8 @@ static void on_parameters(struct session *s, float *parameters, size_t size)
     s->released = s->received == size;
 }
 
-/* Loopback loses no message while its connection lives, so this worker pulls but never pushes
- * again. */
+/* On loopback no message is lost while its connection lives. So this worker may pull again, but it
+ * never repeats a push. */
 static void on_pong(struct session *s)
 {
     bool was_released = get(s->head + HEAD + 8, 4) != 0;
@@ -353,7 +353,7 @@ static void on_message(struct session *s, float *parameters, size_t size)
         s->why = (const char *)s->head + HEAD + 4;
 }
 
-/* Until the worker is released with a whole vector, or the run ends. */
+/* Receives messages until the worker is released with a whole vector, or the run ends. */
 static void await_release(struct session *s, float *parameters, uint32_t count)
 {
     int silent_ms = 0;

@@ -117,7 +117,7 @@ static bool send_mutated(struct attacker *a, hostile_link *l)
     return true;
 }
 
-struct garbage { /* messages of so many parts, each shorter than `bytes` */
+struct garbage { /* messages of `parts` parts, each shorter than `bytes` */
     uint32_t parts, bytes;
 };
 
@@ -133,7 +133,7 @@ static bool send_garbage(struct attacker *a, hostile_link *l, struct garbage g)
     return true;
 }
 
-/* The same as bytes of ZMTP, up to `room` bytes. */
+/* Writes such messages to `out` as ZMTP bytes, `room` bytes at most. */
 static size_t make_garbage(struct attacker *a, uint8_t *out, size_t room, struct garbage g)
 {
     size_t at = 0;
@@ -238,8 +238,8 @@ static void half_open(struct attacker *a)
         hostile_hang_up(open[i], reset);
 }
 
-/* The bytes of a worker's connection, damaged and in pieces. With CURVE they end in the greeting.
- */
+/* Sends the bytes of a worker's connection, damaged and in pieces. A server with CURVE ends such a
+ * connection at the greeting. */
 static void mutated_stream(struct attacker *a)
 {
     static uint8_t bytes[MUTATED_BYTES];
@@ -295,7 +295,7 @@ static void flood_and_reset(struct attacker *a)
     close_links(links, count, true);
 }
 
-/* Causes refusals, and reads none. */
+/* Sends messages that the server refuses, and reads no answer. */
 static void unread_answers(struct attacker *a)
 {
     hostile_link *links[4];

@@ -17,7 +17,7 @@
 enum {
     PIECE = 65536,
     ACCEPT_MS = 2000,
-    HANDSHAKE_SAID = 143, /* by a DEALER with a token and without a routing id */
+    HANDSHAKE_SAID = 143, /* bytes of a DEALER with a token and without a routing id */
     HANDSHAKE_HEARD =
         600, /* bytes; more than a server sends before the first answer, with CURVE or not */
     LITTLE_ROOM = 4096,
@@ -235,8 +235,8 @@ void hostile_link_close(hostile_link **p, bool reset)
     if (l == NULL)
         return;
     hostile_hang_up(l->far, reset);
-    free(l); /* not the socket: libzmq may abort where a connection breaks within a message, and the
-                socket is closed meanwhile */
+    free(l); /* the socket stays open: libzmq may abort if a socket is closed while its connection
+                breaks within a message */
     *p = NULL;
 }
 
@@ -252,7 +252,7 @@ struct hostile_recorder {
     nfds_t count;
 };
 
-/* All of it: both sides read. */
+/* Sends all bytes. send() may block for a while: both sides keep reading. */
 static bool hand_on(int to, const uint8_t *bytes, size_t size)
 {
     for (size_t at = 0; at < size;) {

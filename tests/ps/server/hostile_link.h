@@ -35,8 +35,8 @@ struct hostile_link_options {
 /* NULL: the server did not accept the connection (it may have too many). `context`: ZeroMQ's. */
 hostile_link *hostile_link_open(void *context, const struct hostile_target *to,
                                 const struct hostile_link_options *o);
-/* Sends a frame if there is room; `more`: another one of the same message follows. Not without
- * credentials. */
+/* Sends a frame if there is room. `more`: another frame of the same message follows. Returns false
+ * if the link has no credentials. */
 bool hostile_link_send(hostile_link *l, const void *bytes, size_t size, bool more);
 /* Sends these bytes of ZMTP unchanged after the handshake. False: earlier bytes are still being
  * sent.

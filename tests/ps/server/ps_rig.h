@@ -41,8 +41,8 @@ struct rig {
     char endpoint[RIG_ENDPOINT_BYTES];
     volatile int bound;
     volatile int evaluations, checkpoints, evaluating;
-    volatile int lost;                    /* workers */
-    volatile unsigned evaluation_threads; /* that the hook may use */
+    volatile int lost;                    /* number of lost workers */
+    volatile unsigned evaluation_threads; /* threads that the evaluation hook may use */
     unsigned long noted[8];               /* for at_checkpoint and at_evaluation */
     status code;
     char message[512];

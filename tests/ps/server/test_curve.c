@@ -344,8 +344,8 @@ static void every_listed_worker_is_admitted(void **state)
     remove_folder(&other);
 }
 
-/* Sends a request by RFC 27 whose second frame (the request id) has `request` bytes; returns how
- * many bytes of it the answer has. */
+/* Sends a request by RFC 27 whose second frame (the request id) has `request` bytes. Returns how
+ * many bytes of the request id the answer contains. */
 static int answered_bytes(void *socket, size_t request)
 {
     static const char *const rest[] = {"gradlag", "127.0.0.1", "", "CURVE", "no key"};

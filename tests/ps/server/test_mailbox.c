@@ -106,11 +106,11 @@ static void a_process_that_died_while_it_wrote_leaves_no_message(void **state UN
     struct wire_message got, push = push_of(1);
     bool decoded = false;
     mailbox_send(&b.end, &push);
-    atomic_fetch_add(&b.end.out->sequence, 1); /* it writes the next one */
+    atomic_fetch_add(&b.end.out->sequence, 1); /* the worker is writing the next push */
     assert_false(mailbox_receive(b.server, WIRE_PUSH, &got, &decoded));
     mailboxes_clear(payload_mailboxes(b.area), WORKER);
     assert_false(mailbox_receive(b.server, WIRE_PUSH, &got, &decoded));
-    push = push_of(2); /* of its successor */
+    push = push_of(2); /* a push of the worker's successor */
     mailbox_send(&b.end, &push);
     assert_true(mailbox_receive(b.server, WIRE_PUSH, &got, &decoded) && decoded);
     assert_int_equal(got.sequence, 2);
@@ -148,7 +148,7 @@ static void other_memory_and_other_descriptors_are_no_mailboxes(void **state UNU
     uint8_t *memory = b.view.mailboxes_map;
     const size_t bytes = b.view.mailboxes_bytes;
     const uint32_t pid = (uint32_t)getpid();
-    assert_false(mailbox_open(&m, &bell, memory, bytes, WORKERS, pid)); /* there is none */
+    assert_false(mailbox_open(&m, &bell, memory, bytes, WORKERS, pid)); /* no such worker */
     assert_false(mailbox_open(&m, &bell, memory, 4096, WORKER, pid));
     assert_false(mailbox_open(&m, &bell, memory, bytes, WORKER, 0x7fffffff));
     const uint32_t fd = b.worker_bell.side->bell_fd;
@@ -163,7 +163,7 @@ static void other_memory_and_other_descriptors_are_no_mailboxes(void **state UNU
     close_both(&b);
 }
 
-/* A ring that got lost would cost a whole timeout. */
+/* Waits for a ring; ends the process if none comes. A lost ring would cost a whole timeout. */
 static void await_ring(struct bell *b)
 {
     struct pollfd p = {.fd = b->fd, .events = POLLIN};
@@ -238,7 +238,7 @@ static void say(struct player *p, enum wire_type type)
     assert_true(channel_send(p->channel, NULL, &p->m, NULL));
 }
 
-/* `opens`: it knows mailboxes. */
+/* `opens`: this worker supports mailboxes. */
 static struct player join(struct rig *r, bool opens)
 {
     struct player p = {.m = {.run_token = r->token}, .mailbox.peer_bell = -1, .bell.fd = -1};
@@ -287,7 +287,7 @@ static void a_message_that_is_no_push_ends_the_membership(void **state UNUSED)
     struct player p = join(r, true);
     await_release(&p);
     p.m.type = WIRE_GRADIENT;
-    p.m.payload_bytes = 4000; /* a second frame, which a mailbox has not */
+    p.m.payload_bytes = 4000; /* a mailbox has no second frame */
     mailbox_send(&p.mailbox, &p.m);
     expect(&p, WIRE_REFUSED);
     assert_int_equal(p.got.message.text.code, ERROR_PROTOCOL);

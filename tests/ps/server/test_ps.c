@@ -92,7 +92,7 @@ static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
     uint64_t pushes = 0;
     for (unsigned w = 0; w < 8; w++)
         pushes += r->worker[w].pushes;
-    /* A push that the server answers with the end counts at the worker, and is recorded as late. */
+    /* If the server answers a push with the end, the worker counts it and the row says late. */
     assert_int_equal(rig_number(path, "SELECT count(*) FROM push"), pushes);
     assert_int_equal(rig_number(path, "SELECT count(*) FROM push WHERE outcome = 'applied'"), 300);
     assert_int_equal(rig_number(path, "SELECT count(DISTINCT update_version) FROM push "
@@ -294,7 +294,7 @@ static void note_allocations(struct rig *r)
 }
 #endif
 
-/* Pushes and releases go through a mailbox. ZeroMQ allocates for a sign of life. */
+/* Pushes and releases go through a mailbox. Pings go through ZeroMQ, which allocates memory. */
 static void a_step_through_shared_memory_allocates_nothing(void **state UNUSED)
 {
 #ifdef GRADLAG_SANITIZE

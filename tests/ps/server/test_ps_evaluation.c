@@ -86,7 +86,8 @@ static void several_evaluations_in_a_row_take_no_training_time(void **state UNUS
         assert_int_equal(rig_wait(pids[w], 20), OK);
     assert_int_equal(rig_wait(server, 20), OK);
     assert_int_equal(r->evaluations, 4);
-    /* In addition to four evaluations and the step before the first one. */
+    /* Beside the longest wait, the run contains four evaluations and the step before the first
+     * one. */
     rig_expect_apart(rig_longest_wait(path), (4 * 0.3 + 0.4) * STRETCH, clock_seconds() - began);
     unlink(path);
     options_close(&o);
@@ -103,7 +104,7 @@ static void an_evaluation_during_a_request_to_stop_is_recorded(void **state UNUS
 {
     char path[64];
     snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
-    static const unsigned evaluate_every[] = {200, 1000}; /* one in between; the last */
+    static const unsigned evaluate_every[] = {200, 1000}; /* one during training; the last one */
     for (size_t i = 0; i < COUNT_OF(evaluate_every); i++) {
         struct rig *r = rig_open(1, 100);
         options *o = rig_settings();
@@ -136,9 +137,9 @@ static void await_training(struct rig *r)
     }
 }
 
-/* The evaluation takes longer than the training between two evaluations. Training goes on beside
- * the first, waits for it before the second, and the end waits for the last. Each reads the
- * parameters of one version. */
+/* An evaluation takes longer than the training between two evaluations. Training goes on beside the
+ * first evaluation and waits for it before the second. The end of training waits for the last. Each
+ * evaluation reads the parameters of one version. */
 static void training_goes_on_beside_an_evaluation(void **state UNUSED)
 {
     char path[64];
@@ -182,7 +183,6 @@ static void expect_no_evaluation(struct rig *r)
     r->noted[0] += (unsigned long)r->evaluating;
 }
 
-/* A checkpoint that falls due waits for it. */
 static void a_checkpoint_waits_for_the_evaluation_beside_training(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
@@ -308,8 +308,8 @@ static void a_worker_lost_during_an_evaluation_is_replaced_after_it(void **state
     rig_close_with(r, o);
 }
 
-/* Worker 2 waits for worker 3 of its group while the first evaluation runs. Its gradient counts as
- * dropped by the end of training: the core gets the loss after it, so the row of the loss has no
+/* Worker 2 waits for worker 3 of its group while the first evaluation runs. The end of training
+ * drops worker 2's gradient, and only then the core gets the loss. So the event of the loss has no
  * place among the gradients, and a replay ignores it. */
 static void a_worker_lost_before_a_stop_was_there_until_the_end(void **state UNUSED)
 {

@@ -105,7 +105,7 @@ static void a_stopped_worker_is_lost_after_the_timeout(void **state UNUSED)
     rig_expect_named(r->message, "worker 1");
     rig_expect_named(r->message, "timeout_s");
     assert_int_equal(rig_wait(a, 10), ERROR_PEER);
-    kill(b, SIGCONT); /* it reads its messages now, or sends one and is refused */
+    kill(b, SIGCONT); /* worker b now reads its messages, or sends one and is refused */
     assert_int_equal(rig_wait(b, 10), ERROR_PEER);
     rig_close_with(r, o);
 }
@@ -160,7 +160,7 @@ static void a_lost_worker_that_still_runs_keeps_its_place(void **state UNUSED)
 }
 
 /* The process of the evicted worker still runs. Its goodbye says that it does not write to shared
- * memory any more; pings that are on their way until then are no offences. */
+ * memory any more. Pings that it sent before are no offences. */
 static void an_evicted_worker_joins_again_after_its_goodbye(void **state UNUSED)
 {
     char path[64];

@@ -47,7 +47,7 @@ static struct sockaddr_in loopback(unsigned port)
 struct link {
     size_t most,
         more;    /* bytes until the first connection breaks; later connections carry `more` each */
-    int *breaks; /* counts them */
+    int *breaks; /* counts the broken connections */
     unsigned slow_us, slow_back_us; /* for every 64 KiB to the server, and back */
 };
 
@@ -185,7 +185,7 @@ static void a_link_that_always_breaks_at_the_same_frame_ends_the_run(void **stat
 
 static char slow_endpoint[RIG_ENDPOINT_BYTES];
 
-/* Its first release is the end of the run. */
+/* The first release of this worker says that the run has ended. */
 static status join_over_the_slow_link(struct rig *r, const options *settings, unsigned w,
                                       unsigned argument UNUSED)
 {
@@ -203,7 +203,8 @@ done:
     return result;
 }
 
-/* The end waits behind parameters that take longer than the server waits for its workers. */
+/* The message of the end is queued behind parameters. Sending them takes longer than the server
+ * waits for its workers. */
 static void a_slow_link_does_not_hide_the_end_of_the_run(void **state UNUSED)
 {
     options *o;
@@ -229,7 +230,7 @@ static void a_slow_link_does_not_hide_the_end_of_the_run(void **state UNUSED)
     rig_close_with(r, o);
 }
 
-/* It accepts and closes connections until then, as `ssh -L` does. */
+/* Until the server listens, a forwarder accepts and closes connections, as `ssh -L` does. */
 static void a_forwarder_may_listen_before_the_server_does(void **state UNUSED)
 {
     options *o;
@@ -254,7 +255,7 @@ static void a_forwarder_may_listen_before_the_server_does(void **state UNUSED)
     rig_close_with(r, o);
 }
 
-/* The end of the handshake is then not read any more. BUILD=asan finds a leak. */
+/* The closed connection never reads the end of its handshake. BUILD=asan finds a leak. */
 static void closing_a_connection_during_its_handshake_leaks_nothing(void **state UNUSED)
 {
     char endpoint[128];

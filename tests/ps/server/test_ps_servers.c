@@ -146,7 +146,7 @@ static void report_free(struct ps_servers_puppet *p, uint64_t sequence, unsigned
     puppet_send(p, WIRE_REPORT);
 }
 
-/* After the end of the run; `sequence`: number of the follower's next message. */
+/* Leaves after the end of the run. `sequence`: number of the follower's next message. */
 static void puppet_leave(struct ps_servers_puppet *p, uint64_t sequence)
 {
     puppet_expect(p, WIRE_END);
@@ -155,7 +155,7 @@ static void puppet_leave(struct ps_servers_puppet *p, uint64_t sequence)
     puppet_report(p, sequence + 1, WIRE_CLOSED, 0);
 }
 
-/* After the end of the run. */
+/* Leaves after the end of the run. */
 static void puppet_train_end(struct ps_servers_puppet *p)
 {
     puppet_expect(p, WIRE_END);
@@ -264,7 +264,7 @@ static void a_follower_with_other_settings_or_a_taken_number_is_refused(void **s
         assert_int_equal(p.got.message.text.code, ERROR_PROTOCOL);
         channel_close(&p.channel);
     }
-    puppet_send(&first, WIRE_PING); /* it is still server 1 */
+    puppet_send(&first, WIRE_PING); /* the first puppet is still server 1 */
     puppet_expect(&first, WIRE_PONG);
     r->stop = 1;
     puppet_leave(&first, 0);
@@ -273,8 +273,8 @@ static void a_follower_with_other_settings_or_a_taken_number_is_refused(void **s
     close_rig(r, o);
 }
 
-/* Joins server 0 as a worker. Like one it repeats its hello: its place may be free only after a
- * message that is on its way on another connection. */
+/* Joins server 0 as a worker. It repeats its hello, as a worker does: its place may become free
+ * only after a message on another connection has arrived. */
 static struct ps_servers_puppet puppet_train(struct rig *r, unsigned number)
 {
     struct ps_servers_puppet p = {.rig = r, .m = {.run_token = r->token, .worker = number}};
@@ -328,7 +328,7 @@ static void a_slice_with_a_gap_is_a_protocol_error(void **state UNUSED)
     close_rig(r, o);
 }
 
-/* A signal handler: the server does not run for longer than its limit. */
+/* A signal handler. It suspends the server for longer than the server's limit. */
 static void pause_the_server(int number UNUSED)
 {
     clock_sleep_until_ns(clock_ns() + 3100000000ULL);
@@ -399,8 +399,7 @@ static void a_slice_may_take_longer_than_the_limit_while_its_parts_arrive(void *
     close_rig(r, o);
 }
 
-/* A worker is ready at both servers, is lost by the follower, and another one comes in its place.
- */
+/* A worker is ready at both servers, the follower loses it, and another worker takes its place. */
 static void a_worker_lost_before_the_begin_is_replaced(void **state UNUSED)
 {
     options *o;
@@ -415,7 +414,7 @@ static void a_worker_lost_before_the_begin_is_replaced(void **state UNUSED)
     report_lost(&follower, 1, 1);
     puppet_expect_order(&follower, WIRE_ORDER_FREE);
     assert_int_equal(follower.got.message.notice.worker, 1);
-    puppet_report(&follower, 2, WIRE_WORKER_READY, 1); /* of the lost one: it is ignored */
+    puppet_report(&follower, 2, WIRE_WORKER_READY, 1); /* of the lost worker: ignored */
     report_lost(&follower, 3, 1);                      /* likewise */
     report_free(&follower, 4, 1, 7);
     struct ps_servers_puppet next = puppet_train(r, 1);
@@ -496,7 +495,7 @@ static void order_for_an_unknown_worker(struct ps_servers_puppet *p)
     puppet_send(p, WIRE_ORDER);
 }
 
-/* While the follower is paused. */
+/* Sends orders while the follower is paused. */
 static void too_many_orders(struct ps_servers_puppet *p)
 {
     p->m.notice = (struct wire_notice){.what = WIRE_ORDER_GATHER};

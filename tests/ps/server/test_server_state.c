@@ -99,9 +99,9 @@ static void the_clock_never_goes_back(void **state UNUSED)
 
 enum { WORKERS = 2, HANGS = 1 };
 
-/* Both workers give signs of life. Worker HANGS has been computing since its release; the last
- * gradient of the other one came `gradient_s` after that. Returns worker HANGS as it is `waited_s`
- * after the release. 20 times the timeout is 20 s. */
+/* Both workers give signs of life. Worker HANGS has been computing since its release. The last
+ * gradient of the other worker came `gradient_s` after this release. Returns the state of worker
+ * HANGS `waited_s` after its release. 20 times the timeout is 20 s. */
 static struct peer hanging_worker_after(unsigned number, unsigned servers, double gradient_s,
                                         double waited_s, uint64_t longest_ms)
 {
@@ -387,8 +387,8 @@ static void a_step_is_not_longer_by_a_pause_of_the_server(void **state UNUSED)
     }
 }
 
-/* An evaluation of 8 core seconds. Beside training it must take no longer than the training until
- * the next one and a pause on all cores together. */
+/* An evaluation takes 8 core seconds. Beside training it may last as long as the training until the
+ * next evaluation plus a pause for an evaluation on all cores. */
 static void an_evaluation_goes_beside_training_if_that_is_shorter(void **state UNUSED)
 {
     const double all = processor_count();
@@ -413,7 +413,7 @@ static void an_evaluation_goes_beside_training_if_that_is_shorter(void **state U
         s.evaluated.seconds = 50;
         if (server_may_evaluate_beside(&s, cases[i].free) != cases[i].expected)
             fail_msg("case %zu", i);
-        s.evaluation_work = 0; /* the first one measures */
+        s.evaluation_work = 0; /* the first evaluation measures the work */
         assert_int_equal(server_may_evaluate_beside(&s, cases[i].free), cases[i].pause == PAUSE_NO);
         memory_free(s.copy);
     }

@@ -118,7 +118,7 @@ static void compressed_runs_replay_bit_for_bit(void **state)
     expect_replayed(r);
 }
 
-/* The worker computes at rounded parameters, whatever carries them. */
+/* The worker computes at rounded parameters in all three cases. */
 static void rounded_pulls_have_the_same_bits_in_frames_in_shared_memory_and_simulated(void **state)
 {
     struct process_rig *r = *state;
@@ -137,7 +137,7 @@ static void rounded_pulls_have_the_same_bits_in_frames_in_shared_memory_and_simu
                           "count(DISTINCT parameters_sha256) bits FROM run GROUP BY " PULLS ")",
                           "3 1; 3 1; 1 1");
     process_expect_answer(r, "SELECT count(DISTINCT parameters_sha256) FROM run", "3");
-    /* Of 4 bytes up and 4 down, 2 down are left. */
+    /* With fp32 a parameter takes 4 bytes up and 4 down. In 16 bits it takes 2 bytes down. */
     process_expect_answer(r,
                           "SELECT group_concat(DISTINCT 4 * sent_bytes = 3 * (SELECT sent_bytes "
                           "FROM run x WHERE x.id "
@@ -312,8 +312,9 @@ static void skipped_gradients_are_skipped_in_the_replay(void **state)
     expect_replayed(r);
 }
 
-/* With room for three gradients, a worker that still has one in the sum reads the next version,
- * which is too large, and the record of its skipped gradient comes first. */
+/* The sum has room for three gradients. A worker with a gradient in the sum reads the next version,
+ * which is too large. The record of its skipped gradient precedes that of its gradient in the
+ * sum. */
 static void a_skipped_gradient_overtakes_one_in_the_sum(void **state)
 {
     struct process_rig *r = *state;

@@ -148,8 +148,8 @@ static void add_place(struct line *l, const struct matrix_place *p, bool real)
 
 struct matrix {
     unsigned runs, refused, gradients, stale, deaths;
-    unsigned servers, processes; /* of `runs`: of several servers; of processes */
-    unsigned real_servers;       /* both */
+    unsigned servers, processes; /* of `runs`: with several servers; with processes */
+    unsigned real_servers;       /* of `runs`: with both */
 };
 
 static void count_rows(struct process_rig *r, struct matrix *m)
@@ -232,7 +232,8 @@ static void replay_all(struct process_rig *r, const char *wanted, struct matrix 
     }
 }
 
-/* A policy under which this damping and this third rule have an effect, from the i-th on. */
+/* Combines the i-th damping and the i-th third rule with the first policy, from the i-th on, under
+ * which both have an effect. */
 static struct combination combination_with_effect(size_t i)
 {
     struct combination c = combination_at(i, i, i);
@@ -292,8 +293,8 @@ static const char *ask_of(struct process_rig *r, const char *sql, unsigned first
 }
 
 /* With asp the order of arrivals does not depend on the rule. So a replay of run 1 under another
- * rule must equal a run under that rule. If that rule drops gradients, the replay lacks as many at
- * its end. `run`: the id of the next run. */
+ * rule must equal a run under that rule. If that rule drops gradients, the replay lacks the same
+ * number of gradients at its end. `run`: the id of the next run. */
 static void expect_what_if(struct process_rig *r, const struct combination *c, unsigned run)
 {
     struct line truth, replay = {.count = 0};

@@ -161,7 +161,7 @@ static void workers_of_a_rack_share_its_uplink(void **state)
     expect_none(&l);
 }
 
-/* Three racks of two workers. Each kind of link is the full one of some transfer. */
+/* Three racks of two workers. Each kind of link is the bottleneck of some transfer. */
 static void the_slowest_link_of_a_path_limits_a_transfer(void **state)
 {
     (void)state;

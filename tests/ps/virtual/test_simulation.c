@@ -34,7 +34,7 @@ enum { EPISODES = 60 };
 
 /* The expected state of a worker. */
 struct expected_worker {
-    bool computing; /* if all servers have released it: */
+    bool computing; /* all servers have released the worker; then these are valid: */
     float read[MODEL_COUNT], gradient[MODEL_COUNT];
     struct step_stats stats;
     uint64_t sequence, batch;
@@ -412,7 +412,7 @@ static status evaluate(void *context, const float *parameters, unsigned threads 
     return OK;
 }
 
-/* Under consistency=bsp some pushes, such as worker 0's second one, come while it is blocked. */
+/* Under consistency=bsp some pushes, such as worker 0's second one, come from blocked workers. */
 static void replay_under(const char *consistency, const char *servers, struct simulation_seen *seen,
                          struct training_outcome *out)
 {
@@ -503,7 +503,7 @@ static void a_worker_that_rejoined_before_training_began_takes_part(void **state
     memory_free(events);
 }
 
-/* Worker 1 may join later, and does not: it begins as lost. Worker 2 joins after two pushes. */
+/* Worker 1 may join later but does not, so it begins as lost. Worker 2 joins after two pushes. */
 static void a_late_worker_begins_as_lost(void **state)
 {
     (void)state;

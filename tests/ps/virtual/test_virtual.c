@@ -124,7 +124,7 @@ static void virtual_ranks_apply_gradients_as_late_as_real_ones(void **state)
     expect_virtual_ranks_equal_real_ones(r, "delay=5", "decay=batch", "schedule=step");
     expect_virtual_ranks_equal_real_ones(r, "delay=3", "delay_correction=error-feedback",
                                          "delay_annealing=9");
-    /* The rows of an update are those of its gradients. */
+    /* Real and virtual ranks record the same rows. */
     assert_string_equal(
         process_ask(r, "SELECT count(*) > 100 AND count(*) = (SELECT count(*) FROM step WHERE "
                        "run_id % 2 = 1) FROM step a JOIN step b ON b.run_id = a.run_id + 1 AND "
@@ -136,8 +136,8 @@ static void virtual_ranks_apply_gradients_as_late_as_real_ones(void **state)
                         "6 5");
 }
 
-/* Ranks compute while they exchange. The last gradient's exchange is seen, and an exchange that is
- * longer than a step. */
+/* Ranks compute while they exchange. Only two kinds of exchanges take visible time: that of the
+ * last gradient, and one that is longer than a step. */
 static void a_delay_hides_the_virtual_allreduce(void **state)
 {
     struct process_rig *r = *state;
@@ -511,7 +511,7 @@ struct stopped_run {
     char sha256[65]; /* of the parameters in the checkpoint */
 };
 
-/* Comes during the run's first events. */
+/* The request to stop comes during the run's first events. */
 static void request_stop(void *context, const struct training_progress *p UNUSED)
 {
     struct stopped_run *s = context;

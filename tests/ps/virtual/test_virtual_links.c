@@ -199,7 +199,8 @@ static void an_allreduce_over_racks_takes_the_time_of_its_formula(void **state)
         "workers=6", "pace.window_s=0.0503", "pace.window_share=0.4", "pace.window_factor=3"
 #define SLOW_RACKS SLOW_DOWNS, "pace.window_of=rack", "network.racks=3"
 
-/* Groups of steps that begin in one window, in one rack or anywhere: their lengths. */
+/* The largest number of different step lengths in one window, among the steps of one rack or of all
+ * racks. */
 #define LENGTHS_IN(rack)                                                                           \
     "SELECT max(n) FROM (SELECT count(DISTINCT round(compute_us)) AS n FROM push WHERE run_id = "  \
     "(SELECT max(id) FROM run) GROUP BY " rack                                                     \

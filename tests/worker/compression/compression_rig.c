@@ -18,7 +18,7 @@ status compression_rig_open(compression **out, const char *name, const char *rat
         TRY(options_declare(o, kind->about.options));
     if (ratio != NULL)
         TRY(options_set(o, "compression.ratio", ratio, "test"));
-    if (options_declared(o, "compression.momentum")) /* nothing is then lost nor added */
+    if (options_declared(o, "compression.momentum")) /* so that codes + residual = gradients */
         TRY(options_set(o, "compression.momentum", "0", "test"));
     TRY(compression_open(out, kind, o, count, ends, tensors));
 done:

@@ -112,8 +112,8 @@ static void every_half_is_its_own_code(void **state UNUSED)
     }
 }
 
-/* p = (1, −4, 3, ½, −3), k = 2: −4 and, of the two at 3, the first. Then p = (1, 0, 0, ½, −3) +
- * (0, 0, 0, 1, −1): −4 again, and the 3/2. */
+/* p = (1, −4, 3, ½, −3), k = 2: the code has −4 and the first of the two values of size 3. Then p =
+ * (1, 0, 0, ½, −3) + (0, 0, 0, 1, −1): the code has the last value, −4, and 3/2. */
 static void topk_matches_codes_computed_by_hand(void **state UNUSED)
 {
     compression *z = NULL;

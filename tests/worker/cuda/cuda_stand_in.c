@@ -17,7 +17,7 @@ struct stand_in stand_in = ONE_DEVICE;
 cudaError_t stand_in_fault;
 _Thread_local unsigned stand_in_device;
 size_t stand_in_descriptions;
-static pid_t first_process; /* made the first call; 0: there was none */
+static pid_t first_process; /* made the first call; 0: no call so far */
 
 static const char *const rules[STAND_IN_RULES] = {
 #define RULE(name, text) text,

@@ -10,8 +10,8 @@
 #include "tests/worker/op_graphs.h"
 #include "tests/rigs/built_in_models.h"
 
-/* Whole models have fewer. The sanitizers need no second size to see an access out of bounds; their
- * small batches need wider bounds. */
+/* Batch sizes; whole models run with fewer. The sanitizers need no second size to see an access out
+ * of bounds; their small batches need wider bounds. */
 #if defined(GRADLAG_SANITIZE)
 enum { ROUNDED_BATCH = 5, ROUNDED_MODEL_BATCH = 5, WIDER = 100 };
 static const uint32_t batches[] = {33};
@@ -38,7 +38,7 @@ static struct model of_registry(size_t index)
     return m;
 }
 
-/* It has the operations of resnet8 and takes the stand-in longer. */
+/* resnet20 has the operations of resnet8 and takes the stand-in longer. */
 static bool is_deep(size_t model)
 {
     return strcmp(model_registry.entries[model]->name, "resnet20") == 0;
@@ -294,9 +294,9 @@ static struct model of_name(const char *name)
     return of_registry(0);
 }
 
-#if !defined(GRADLAG_SANITIZE) /* it only counts */
-/* Detects a lost fusion, with convolutions by our kernels and as the backend chooses for few
- * samples: the images are copied and cublasLt multiplies. */
+#if !defined(GRADLAG_SANITIZE) /* the test only counts kernels */
+/* Detects a lost fusion in two cases: convolutions by our kernels, and the backend's choice for few
+ * samples, which copies the images and multiplies with cublasLt. */
 static void steps_take_few_kernels(void **state)
 {
     (void)state;

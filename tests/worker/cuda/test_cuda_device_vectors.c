@@ -316,7 +316,7 @@ static void declare_other(tape *t, tensor *x, const struct model *m)
     conv2d(t, x, "other", 4, 3, 1, 1);
 }
 
-/* Layers of an earlier step leave no gradient there either. */
+/* On the device, too, the layers of an earlier step leave no gradient. */
 static void layers_not_reached_have_a_zero_gradient_there_too(void **state)
 {
     (void)state;

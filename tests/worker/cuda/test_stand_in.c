@@ -488,7 +488,8 @@ static void undefined_behaviour_ends_the_program(void **state)
     assert_true(ends_the_program(wait_in_a_capture));
 }
 
-/* A copy that should wait for the stream of a kernel and does not: it gets both possible values. */
+/* A copy does not wait for the stream of a kernel, although it should. It gets both possible
+ * values. */
 static void unordered_streams_run_in_either_order(void **state)
 {
     (void)state;

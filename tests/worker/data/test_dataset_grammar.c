@@ -83,8 +83,8 @@ static void the_rate_without_asides_is_that_of_words_and_ends(void **state)
     assert_true(fabs(grammar_entropy_rate(0) - expected) < 1e-12);
 }
 
-/* A predictor that counts which byte followed the last two, and learned from much more text than it
- * reads. It may not come below the floor, and it must beat guessing by far. */
+/* The predictor counts which byte follows each pair of bytes. It learns from much more text than it
+ * then reads. Its loss must not be below the floor, and must be far better than guessing. */
 static void a_learner_stays_above_the_entropy_rate(void **state)
 {
     (void)state;

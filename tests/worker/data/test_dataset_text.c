@@ -181,7 +181,7 @@ static void the_checksum_is_checked(void **state)
     assert_refused(path_of("a"), set, "dataset.sha256");
     char folder[192];
     snprintf(folder, sizeof folder, "%s: the text of 1010 bytes", dataset_source);
-    assert_refused(dataset_source, set, folder); /* the hash is of all its files */
+    assert_refused(dataset_source, set, folder); /* the hash covers all files of the folder */
     forget_files();
 }
 
