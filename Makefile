@@ -94,7 +94,7 @@ NVCC_FLAGS  := -std=c++17 -O3 -lineinfo -I. -DGRADLAG_CUDA $(NVCC_ARCHS) \
 endif
 
 # No contraction and no fast math: numbers must not depend on the vector width.
-# `override`: values on make's command line are added to, as those of the environment are.
+# `override`: our flags are added to values from make's command line, too, not only to values from the environment.
 override CFLAGS  += -std=c17 -D_GNU_SOURCE -I. -I$(DIR) -fno-math-errno -ffp-contract=off -pthread $(WARN) \
            $(CFLAGS_BUILD) $(ONEDNN_CFLAGS) $(LIB_CFLAGS) $(CUDA_CFLAGS)
 override LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
@@ -108,7 +108,7 @@ SOURCES  := $(filter-out sync/communicator/communicator_nccl_library.c,$(SOURCES
 endif
 PRELOADED := experiments/run/loopback_bind.c
 SOURCES  := $(filter-out $(PRELOADED),$(SOURCES))
-# The kernels are the same in all configurations. They take nvcc 45 s, so they come first.
+# The kernels are the same in all configurations. nvcc needs 45 s for them, so they come first.
 KERNELS  := $(if $(WITH_CUDA),build/kernels/cuda_kernels.o)
 OBJECTS  := $(KERNELS) $(SOURCES:%.c=$(DIR)/%.o) $(DIR)/embedded.o $(DIR)/loopback_bind.o
 LIBRARY  := $(DIR)/libgradlag.a
@@ -240,7 +240,7 @@ endif
 .PHONY: tests
 tests: $(TESTS)
 
-## python-tests: the Python package and its examples; PYTHON=… chooses the interpreter (NumPy; other packages if there)
+## python-tests: the Python package and its examples; PYTHON=… chooses the interpreter (needs NumPy; skips the tests of other missing packages)
 PYTHON ?= python3
 .PHONY: python-tests
 python-tests: all
@@ -337,7 +337,7 @@ hosts: all
 server-links: all
 	$(Q)scripts/measure-server-links $(PROGRAM)
 
-## board: write the experiments that RESULTS=FILE has runs of into docs/reproduction.md; without RESULTS: show its age in commits
+## board: write the experiments with runs in RESULTS=FILE into docs/reproduction.md; without RESULTS: show its age in commits
 .PHONY: board
 board: all
 	$(Q)PROGRAM=$(PROGRAM) scripts/write-board $(RESULTS)
@@ -385,7 +385,7 @@ bundle: all $(GPU_TESTS)
 	$(Q)scripts/bundle $(DIR) build/gradlag-bundle.tar.xz $(GPU_TESTS)
 
 ## install: install the program, its man page and its bash completion; PREFIX=/usr/local DESTDIR=
-# Under sudo a program that is there is not built again: root may have another PATH and other flags.
+# Under sudo an existing program is not built again: root may have another PATH and other flags.
 .PHONY: install
 install: $(if $(and $(SUDO_USER),$(wildcard $(PROGRAM))),,all)
 	$(Q)DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install $(PROGRAM)

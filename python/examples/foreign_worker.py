@@ -85,11 +85,11 @@ class Connection:
         self.socket.send_multipart([head + body, floats] if floats else [head + body])
 
     def receive(self, sequence, limit_s, say):
-        """Waits for a message; says that this worker lives once a second. Returns type, head, body, floats."""
+        """Waits for a message; calls say(sequence) once a second, as a sign of life. Returns type, head, body, floats."""
         until = time.monotonic() + limit_s
         while not self.socket.poll(1000):
             if time.monotonic() > until:
-                sys.exit(f"foreign_worker: the server has sent nothing for {limit_s:.0f} s. Is the endpoint right, and the run token?")
+                sys.exit(f"foreign_worker: the server has sent nothing for {limit_s:.0f} s; check the endpoint and the run token")
             say(sequence)
         frame, *floats = self.socket.recv_multipart()
         head = struct.unpack_from("<4sHHQQQIIII", frame)
@@ -100,7 +100,7 @@ def join(link, count, settings_hash):
     """hello → welcome → ready. Returns the number of the first batch and the server's timeout in seconds."""
     hello = struct.pack("<QQQ16sII", count, settings_hash, int.from_bytes(os.urandom(8), "little"), bytes(16), os.getpid(), FRAMES)
     link.send(HELLO, 0, hello)
-    kind = PONG  # before the welcome: the place of a lost worker is not free yet
+    kind = PONG  # the server answers with a pong until the place of a lost worker is free
     while kind == PONG:
         kind, head, body, _ = link.receive(0, 60, lambda sequence: link.send(HELLO, sequence, hello))
     if kind != WELCOME:

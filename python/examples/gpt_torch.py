@@ -51,7 +51,7 @@ class GPT(nn.Module):
 
 
 class Windows(torch.utils.data.Dataset):
-    """Samples: windows of `context` bytes that follow each other, and the same shifted by one."""
+    """Samples: consecutive windows of `context` bytes. The target of a window is the window one byte later."""
 
     def __init__(self, text, context):
         self.text, self.context = torch.frombuffer(bytearray(text), dtype=torch.uint8).long(), context

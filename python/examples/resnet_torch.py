@@ -1,4 +1,4 @@
-"""A small residual network on CIFAR-10 (model.data=FOLDER with the binary batches), or on images made here.
+"""A small residual network on CIFAR-10 (model.data=FOLDER with the binary batches), or on generated images.
 
     gradlag run model=external model.command="python3 python/examples/resnet_torch.py" mode=async workers=4
 """

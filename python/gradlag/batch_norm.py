@@ -29,14 +29,14 @@ class _Sums:
     def settle(self):
         self.hook.remove()
         self.norm.eval()
-        if self.batches > 0:  # else the forward pass does not reach the layer
+        if self.batches > 0:  # 0: the forward pass does not reach the layer
             mean = self.mean / self.batches
             self.norm.running_mean.copy_(mean)
             self.norm.running_var.copy_(self.square / self.batches - mean ** 2)
 
 
 def estimated(module):
-    """The layers whose statistics estimate() sets: batch norm that module.train() sets to training. Leaves the module in eval mode."""
+    """The layers whose statistics estimate() sets: batch norm that module.train() puts in training mode. Ends in eval mode."""
     module.train()
     found = [m for m in module.modules() if isinstance(m, _BATCH_NORM) and m.track_running_stats and m.training]
     module.eval()
@@ -44,12 +44,12 @@ def estimated(module):
 
 
 def estimate(module, samples, batch):
-    """Sets running_mean and running_var of these layers; leaves the module in eval mode.
+    """Sets running_mean and running_var of the layers of estimated(); leaves the module in eval mode.
 
     samples      how many training samples there are
-    batch(at)    -> the inputs of these training samples, as a tensor
+    batch(at)    -> the inputs of the training samples with the indices `at`, as a tensor
     """
-    norms = estimated(module)  # then in eval mode: dropout must not change the statistics
+    norms = estimated(module)  # leaves dropout in eval mode: it must not change the statistics
     if not norms:
         return
     sums = [_Sums(norm) for norm in norms]
@@ -65,7 +65,7 @@ def estimate(module, samples, batch):
 
 
 def check(module):
-    """ValueError: a layer has running statistics that estimate() cannot set."""
+    """Raises ValueError if a layer has running statistics that estimate() cannot set."""
     for name, each in module.named_modules():
         if isinstance(each, torch.nn.modules.batchnorm._NormBase) and not isinstance(each, _BATCH_NORM) and each.track_running_stats:
             raise ValueError(f"layer '{name}' ({type(each).__name__}) has running statistics, which evaluations would use untrained: "

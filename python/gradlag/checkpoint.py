@@ -10,9 +10,9 @@ import numpy
 
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
           "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?"}
-# State of the training beside the network's: of the optimizer, of a correction, of waiting gradients, of ranks.
+# Tensors that are state of the training: of the optimizer, of a correction, of waiting gradients, of ranks.
 _TRAINING = re.compile(r"optimizer\d+\.|(correction\d+|waiting\d+|ranks)$")
-SHOWN = 5  # of the names in a warning
+SHOWN = 5  # names in a warning, at most
 _STATISTIC = re.compile(r"(^|\.)running_(mean|var)$")
 
 
@@ -20,7 +20,7 @@ def _tensor(path, name, entry, data):
     try:
         begin, end = entry["data_offsets"]
         if begin < 0 or end > len(data):
-            raise ValueError(f"its bytes {begin} to {end} are not all there")
+            raise ValueError(f"the file lacks some of the bytes {begin} to {end}")
         tensor = numpy.frombuffer(data[begin:end], _TYPES[entry["dtype"]]).reshape(entry["shape"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: tensor '{name}' is damaged or of an unknown type: {error!r}; write a new checkpoint") from None
@@ -30,17 +30,17 @@ def _tensor(path, name, entry, data):
 
 
 def read(path):
-    """A .safetensors file: dict of name -> array, and its metadata (dict of texts). ValueError: it is damaged."""
+    """A .safetensors file: dict of name -> array, and its metadata (dict of texts). ValueError: the file is damaged."""
     with open(path, "rb") as file:
         content = file.read()
     try:
         length, = struct.unpack_from("<Q", content)
         if length > len(content) - 8:
-            raise ValueError(f"its header of {length} bytes is not all there")
+            raise ValueError(f"the file is shorter than its header of {length} bytes")
         header = json.loads(content[8:8 + length])
         metadata = header.pop("__metadata__", {})
     except (struct.error, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no .safetensors file, or damaged: {error}; write a new checkpoint") from None
+        raise ValueError(f"{path} is not a .safetensors file, or is damaged: {error}; write a new checkpoint") from None
     data = memoryview(content)[8 + length:]
     return {name: _tensor(path, name, entry, data) for name, entry in header.items()}, metadata
 
@@ -60,7 +60,7 @@ def stored(shape):
 
 
 def _fill(module, path, tensors):
-    """Copies what the file and the module share; returns the names that the file lacks, of statistics to estimate and of frozen tensors."""
+    """Copies the tensors of the file into the module. Returns the names that it lacks: statistics to estimate, frozen tensors."""
     import torch
     from . import batch_norm
 

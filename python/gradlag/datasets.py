@@ -6,16 +6,16 @@ import pathlib
 import numpy
 
 SPLITS = ("train", "validation", "test")
-VALIDATION = 5000  # the last of the training files
-# Image, mean and deviation of each channel, of pixels in [0, 1].
+VALIDATION = 5000  # samples, the last ones of the training files
+# Shape of an image; mean and standard deviation of each channel, for pixels in [0, 1].
 _FILES = {"fashion-mnist": ((1, 28, 28), [0.286], [0.353]),
           "cifar10": ((3, 32, 32), [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])}
 _GRAMMAR_VOCABULARY = 128
 
 
 def shape(settings):
-    """(channels, height, width) of an image, (1, positions, 1) of a window of tokens, and the number of classes, of a run with these
-    settings."""
+    """The shape of an input and the number of classes, for a run with these settings. The shape is (channels, height, width) of an
+    image, or (1, positions, 1) of a window of tokens."""
     if settings["dataset"] in _FILES:
         return _FILES[settings["dataset"]][0], 10
     if settings["dataset"] in ("text", "grammar"):

@@ -4,7 +4,7 @@ import json
 import mlflow
 from mlflow.entities import Metric, Param, RunTag
 
-POINTS = 200  # of gradients, per run
+POINTS = 200  # of a run's curves of batch loss and staleness
 BATCH = {"metrics": 1000, "params": 100}  # MLflow's limits of one call
 GRADIENTS = {"loss": "batch_loss", "staleness": "staleness"}
 TOTALS = ("mean_staleness", "max_staleness", "samples_per_second", "train_seconds", "best_accuracy")
@@ -16,7 +16,7 @@ class Target:
     def __init__(self, source, path):
         self.source = source
         self.client = mlflow.MlflowClient(tracking_uri=path)
-        self.known = {}  # of each run: its id in MLflow, and the last updates that were written
+        self.known = {}  # run id -> its id in MLflow, and a dict of the last updates that were written
 
     def _experiment(self, name):
         found = self.client.get_experiment_by_name(name)

@@ -24,7 +24,7 @@ def _distribution(values):
 
 
 def _distributions(runs):
-    """A parameter for each setting in which the runs differ, without the seed. Optuna compares trials of equal ranges only."""
+    """A parameter for each setting in which the runs differ, except the seed. Optuna compares only trials with equal ranges."""
     return {key: _distribution([run["keys"][key] for run in runs if key in run["keys"]]) for key in sorted(varying(runs) - {"seed"})}
 
 

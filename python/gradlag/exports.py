@@ -1,7 +1,7 @@
 """Runs for TensorBoard, MLflow, Optuna and Parquet, once (export) or while they run (follow): docs/exports.md.
 
 Each tool has a file export_TOOL.py that writes with the tool's own library. Its class Target brings an export up to date:
-Target.write(runs) writes what these runs have that the target has not.
+Target.write(runs) writes the data of these runs that the target lacks.
 """
 import importlib
 import json
@@ -61,7 +61,7 @@ class Source:
         return [run for run in chosen if run["status"] != "queued" and run["began"] is not None]
 
     def evaluations(self, run, after):
-        """The evaluations after this update; rates are those since the evaluation before."""
+        """The evaluations after this update; rates are averages since the previous evaluation."""
         found = self.rows("SELECT *, (samples - lag(samples, 1, 0) OVER w) / nullif(seconds - lag(seconds, 1, 0) OVER w, 0)"
                           " AS samples_per_second, (updates - lag(updates, 1, 0) OVER w) /"
                           " nullif(seconds - lag(seconds, 1, 0) OVER w, 0) AS updates_per_second"
@@ -114,7 +114,7 @@ def varying(runs):
 
 def _open(to, source, path):
     if to not in TOOLS:
-        raise files.Error(f"there is no export to '{to}'; there are: {', '.join(TOOLS)}", 2)
+        raise files.Error(f"there is no export to '{to}'; choose one of {', '.join(TOOLS)}", 2)
     package, default = TOOLS[to]
     try:
         return importlib.import_module(f".export_{to}", __package__).Target(source, path or default)
@@ -140,7 +140,7 @@ def follow(results="results.db", to="tensorboard", path=None, runs=None, every=2
     "running"), if stop() is true, or on Ctrl-C. Waits `idle` seconds for a file that is not there yet.
     """
     if to == "parquet":
-        raise files.Error("a Parquet file is written at once: use export for to='parquet'", 2)
+        raise files.Error("a Parquet file cannot grow while a run goes on: use export for to='parquet'", 2)
     with closing(_wait_for(results, runs, idle)) as source, closing(_open(to, source, path)) as target:
         return _follow(source, target, every, idle, timeout, stop)
 
@@ -174,7 +174,7 @@ def _wait_for(results, runs, idle):
 
 
 def _write(source, target):
-    source.connection.execute("BEGIN")  # one state of the file
+    source.connection.execute("BEGIN")  # all reads see one state of the file
     try:
         runs = source.runs()
         target.write(runs)

@@ -85,7 +85,7 @@ def resnet20(inputs, classes):
 
 
 class _Attention(nn.Module):
-    """Causal self-attention: [samples, positions, width] of inputs and results."""
+    """Causal self-attention. Inputs and results are [samples, positions, width]."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -116,7 +116,7 @@ class _Decoder(nn.Module):
 
 
 class _Gpt(nn.Module):
-    """Logits of the next token, [samples, positions, classes], of whole numbers [samples, positions]."""
+    """Logits of the next token, [samples, positions, classes], from token numbers [samples, positions]."""
 
     def __init__(self, context, classes, layers, width, heads, tied):
         super().__init__()

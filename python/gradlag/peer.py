@@ -44,7 +44,7 @@ def _truth(text):
 
 
 class Request:
-    """What gradlag says when it opens the model: seed, workers, batch, threads and the keys model.NAME."""
+    """The request of gradlag that opens the model: seed, workers, batch, threads and the keys model.NAME."""
 
     def __init__(self, message):
         self.seed = message["seed"]
@@ -110,7 +110,7 @@ def _of_user(frames):
 
 
 def _refuse(model, method, returned):
-    """What the user's method returned is wrong: an error that names the method and where the program defines it."""
+    """Raises TypeError: the user's method returned a wrong value. The message names the method and the place of its definition."""
     code = getattr(inspect.unwrap(getattr(model, method)), "__code__", None)
     place = f" ({os.path.basename(code.co_filename)}, line {code.co_firstlineno})" if code else ""
     raise TypeError(f"{method}() returned {returned}{place}") from None
@@ -121,7 +121,7 @@ def _kind(value):
 
 
 def _answer(model, method, returned, third):
-    """The answer with the loss and `correct` that method "gradient" or "evaluate" returned, and their third value."""
+    """The answer with the loss and `correct` that method "gradient" or "evaluate" returned, and the third value that it returned."""
     if not isinstance(returned, (tuple, list)):
         _refuse(model, method, f"{_kind(returned)}; it returns loss, correct, {third}")
     if len(returned) != 3:
@@ -138,12 +138,12 @@ def _answer(model, method, returned, third):
     except (TypeError, ValueError):
         _refuse(model, method, f"{_kind(correct)} as correct; it is the number of right predictions, or None if classes is 0")
     if answer["correct"] != correct:
-        _refuse(model, method, f"{correct} as correct; it is the number of right predictions, no share")
+        _refuse(model, method, f"{correct} as correct; it is the number of right predictions, not their share")
     return answer, last
 
 
 def _checked(model, gradients, shapes):
-    """The gradients that gradient() returned; mistakes are errors that name them."""
+    """The gradients that gradient() returned. Raises TypeError for a mistake in them."""
     if not hasattr(gradients, "keys"):
         _refuse(model, "gradient", f"{_kind(gradients)} as gradients; they are a dict of name -> gradient")
     for name, shape in shapes.items():
@@ -155,7 +155,7 @@ def _checked(model, gradients, shapes):
 
 
 def _made(make, request):
-    """The user's model; mistakes are errors that name them."""
+    """The user's model. Raises TypeError for a mistake in it, with the line that calls serve()."""
     call = _of_user(traceback.extract_stack())[-1]
     place = f" ({os.path.basename(call.filename)}, line {call.lineno})"
     if not callable(make):
@@ -180,7 +180,7 @@ class _Peer:
 
     def open(self, message):
         if message["protocol"] != PROTOCOL:
-            raise ValueError(f"gradlag speaks protocol {message['protocol']}, this package {PROTOCOL}: install the package of that gradlag")
+            raise ValueError(f"gradlag speaks protocol {message['protocol']}, this package {PROTOCOL}: install the package that belongs to this gradlag")
         self.request = Request(message)
         self.model = _made(self.make, self.request)
         self.request.check_all_read()
@@ -190,7 +190,7 @@ class _Peer:
         if not_hidden - self.shapes.keys():
             raise ValueError(f"not_hidden names '{min(not_hidden - self.shapes.keys())}', which is no parameter of the model; it has: {', '.join(self.shapes)}")
         count = sum(map(math.prod, self.shapes.values()))
-        self.gradients = _Vector(mmap.mmap(-1, count * 4), 0, self.shapes)  # until gradlag names a place
+        self.gradients = _Vector(mmap.mmap(-1, count * 4), 0, self.shapes)  # until a request names a place in shared memory
         self.vector = functools.lru_cache(64)(lambda region, offset: _Vector(self.regions[region], offset, self.shapes))
         return {"parameters": [{"name": name, "shape": stored(shape), "hidden": name not in not_hidden} for name, shape in self.shapes.items()],
                 "samples": dict(self.model.samples), "classes": int(self.model.classes),
@@ -286,7 +286,7 @@ def explain(error):
 
 
 def takes(function, count):
-    """Whether it can be called with so many arguments."""
+    """Whether `function` can be called with `count` positional arguments."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -303,9 +303,9 @@ def finite(value):
 
 
 def describe():
-    """Identifies the program in the run's row; replay refuses another one."""
+    """Identifies the program in the run's row; replay refuses another program."""
     path = os.path.abspath(sys.argv[0])
-    digest = None  # python3 -c
+    digest = None  # there is no file, as with python3 -c
     if os.path.isfile(path):
         with open(path, "rb") as file:
             digest = hashlib.sha256(file.read()).hexdigest()

@@ -39,7 +39,7 @@ AGAINST = {"samples": "samples", "updates": "updates", "seconds": "training time
 
 
 def _legend(axes, own):
-    """Long labels are wrapped and stand below the plot; a figure of our own becomes as much higher."""
+    """Adds the legend. Long labels are wrapped and placed below the plot; a figure of our own grows by their height."""
     handles, labels = axes.get_legend_handles_labels()
     if max(len(label) for label in labels) <= LABEL:
         axes.legend()
@@ -79,7 +79,7 @@ def _words(row):
 
 
 def _settings(row, lines):
-    """The row's settings that tell the lines apart: those that all lines have, then only as many more as it takes."""
+    """The row's settings that tell the lines apart: first settings that all lines have, then others only if they tell more lines apart."""
     found = [_words(line) for line in lines]
 
     def told(keys):
@@ -93,7 +93,7 @@ def _settings(row, lines):
 
 
 def _label(row, lines, *more):
-    """The parts of a row's name in which the lines differ; settings only if it has no arm."""
+    """The parts of a row's name in which the lines differ; settings only if the row has no arm."""
     names = ("experiment", "arm", *more) if row["arm"] else ("experiment", "mode", "damping", "lr", "batch", "differing", *more)
     differ = [name for name in names if row[name] is not None and len({line[name] for line in lines}) > 1] or [names[1]]
     parts = (_settings(row, lines) if name == "differing" else WORDED.get(name, "{}").format(row[name]) for name in differ)
@@ -101,7 +101,7 @@ def _label(row, lines, *more):
 
 
 def _settings_of_axes(group):
-    """The settings that tell rows of one number of workers apart: those of the cluster first, others only if it takes them."""
+    """The settings that tell rows with equal workers apart: settings of the cluster first, others only if they tell more rows apart."""
     found = [{**{name: row[name] for name in ("mode", "damping", "lr", "batch")}, **_words(row)} for row in group]
     cluster = {key for row in group for key in json.loads(row["cluster"] or "{}")}
 
@@ -173,7 +173,7 @@ def staleness_histogram(results="results.db", run="last", axes=None):
 
 @_figure
 def learning_curve(results="results.db", runs=None, value="test_accuracy", against="samples", axes=None):
-    """Evaluations of runs (None: all) as they trained; runs that differ only in the seed have one colour."""
+    """Evaluations of runs (None: all) during training; runs that differ only in the seed have one colour."""
     if value not in VALUES or against not in AGAINST:
         raise ValueError(f"there is no curve of '{value}' against '{against}'; there are {', '.join(VALUES)}, against {', '.join(AGAINST)}")
     with closing(Source(results, runs)) as source:

@@ -13,7 +13,7 @@ import warnings
 
 APPLICATION_ID, SCHEMA = 1196188007, 1
 PR_SET_PDEATHSIG = 1
-STOP_S = 660, 20  # how long a run may take to stop, and after the second signal; gradlag allows 15 s, with checkpoint= 20 × timeout_s (30) more
+STOP_S = 660, 20  # limits after the first and the second signal; gradlag may take 15 s, and with checkpoint= another 20 × timeout_s (default 30)
 
 
 class Error(RuntimeError):
@@ -26,7 +26,7 @@ class Error(RuntimeError):
 
 
 def program():
-    """The gradlag that is called: $GRADLAG, or the first on PATH."""
+    """The path of the program: $GRADLAG, or the first gradlag on PATH."""
     found = os.environ.get("GRADLAG") or shutil.which("gradlag")
     if not found:
         raise FileNotFoundError("there is no program gradlag on PATH: build it (make), then set PATH or GRADLAG=…/build/gradlag")
@@ -43,9 +43,9 @@ def arguments(settings):
 
 
 def _apart():
-    """What the child does before it becomes gradlag. Its own process group keeps signals of the terminal from it: _stop() sends them.
+    """Returns what the child does before it becomes gradlag. It gets its own process group, so only _stop() sends it signals, not a terminal.
 
-    If Python is killed (a notebook's kernel that is restarted), gradlag ends: no run trains on without a caller.
+    If Python is killed (a notebook restarts its kernel), gradlag ends: no run continues without its caller.
     """
     import ctypes  # not on Windows, where results files can be read
     libc = ctypes.CDLL(None)  # before fork(): later another thread may hold the loader's lock
@@ -57,7 +57,7 @@ def _apart():
 
 
 def _call(*words):
-    """The answer of a command of gradlag, from JSON; None: it printed nothing. Ctrl-C stops the command and keeps its results."""
+    """Runs a command of gradlag and returns its JSON answer; None: it printed nothing. Ctrl-C stops the command and keeps its results."""
     with subprocess.Popen([program(), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
                           errors="replace", preexec_fn=_apart()) as command:
         try:
@@ -82,7 +82,7 @@ def _complete(out):
 
 
 def _failure(code, messages):
-    """The first error is the cause: those of other processes may follow."""
+    """The message of a failed command, from its first error on: that error is the cause, errors of other processes may follow."""
     first = re.search("^gradlag[^:\n]*: error: ", messages, re.M)
     said = messages[first.end() if first else 0:].strip()
     if code > 0:
@@ -107,14 +107,14 @@ def _stop(command):
 def run(**settings):
     """Trains once and returns the run's row as a dict: gradlag.run(mode="async", workers=4)["final_accuracy"].
 
-    Error: the run failed; Error.run is its row, if it has one. Warnings of gradlag are Python's.
+    Error: the run failed; Error.run is its row, if it has one. Warnings of gradlag become Python warnings.
     Ctrl-C stops the run, which keeps its results, and raises KeyboardInterrupt.
     """
     return _call("run", "--json", *arguments(settings))
 
 
 def connect(results):
-    """A connection that can only read the results file; a row has names, too."""
+    """A connection that can only read the results file. The columns of a row have names, too."""
     if sqlite3.sqlite_version_info < (3, 37):
         raise Error(f"Python's SQLite {sqlite3.sqlite_version} cannot read results files: 3.37 or later is needed; use gradlag.query()", 7)
     try:

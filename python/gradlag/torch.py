@@ -27,13 +27,13 @@ def _name(value):
 
 
 def _checked(data):
-    """The user's datasets; mistakes are errors that name them."""
+    """The user's datasets. Raises an error for a mistake in them."""
     if not isinstance(data, dict) or "train" not in data or data.keys() - set(SPLITS):
-        raise TypeError(f"data(request) must return a dict with 'train' and, if there are, 'validation' and 'test', "
+        raise TypeError(f"data(request) must return a dict with 'train' and optionally 'validation' and 'test', "
                         f"not {sorted(data) if isinstance(data, dict) else _name(data)}")
     for split, dataset in data.items():
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-            raise TypeError(f"data '{split}' is a {_name(dataset)}: give a dataset with a length and an index, no loader; gradlag makes the batches")
+            raise TypeError(f"data '{split}' is a {_name(dataset)}: give a dataset with a length and an index, not a loader; gradlag makes the batches")
         sample = dataset[0] if len(dataset) > 0 else (None, None)
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
             raise TypeError(f"a sample of data '{split}' must be a pair (input, target), not {_name(sample)}")
@@ -127,7 +127,7 @@ class _Model:
 
     def _batch(self, split, samples):
         dataset = self.data[split]
-        if type(dataset) is torch.utils.data.TensorDataset:  # a subclass may have an index of its own
+        if type(dataset) is torch.utils.data.TensorDataset:  # a subclass may define its own index
             at = torch.as_tensor(samples)
             batch = [tensor[at] for tensor in dataset.tensors]
         else:
@@ -142,7 +142,7 @@ class _Model:
         loss = self.loss(self._tensor(output), targets)
         predictions = output.detach().argmax(dim=1)
         counted = targets >= 0  # losses ignore negative targets (ignore_index)
-        # Of more targets than samples (tokens of a text) the share counts, rounded to whole samples.
+        # With more targets than samples (tokens of a text), `correct` is the share of right targets, in whole samples.
         count = max(1, int(counted.sum()))
         correct = (int((predictions == targets).sum()) * len(samples) + count // 2) // count
         return loss, correct, predictions[counted].cpu().numpy()
@@ -160,7 +160,7 @@ class _Model:
         return loss.item(), correct, None
 
     def _seed(self, *purpose):
-        """Evaluations do not depend on what was computed before."""
+        """Seeds the random numbers, so that evaluations do not depend on earlier computations."""
         torch.manual_seed(int(numpy.random.SeedSequence([self.seed, *purpose]).generate_state(1, numpy.uint64)[0]))
 
     def prepare(self, parameters):
@@ -185,6 +185,7 @@ def serve(model, data, loss=torch.nn.functional.cross_entropy, classes=None, hea
     loss(output, target) -> the mean loss of a batch
     classes         number of classes; None: the second dimension of the output, 0 if targets are floating-point; 0: no accuracy.
                     Accuracy counts targets that are not negative
-    head            name of the part of the module that computes the output, for example "lm_head" (for optimizer=muon, as nn.Embedding)
+    head            name of the part of the module that computes the output, for example "lm_head". optimizer=muon updates this part
+                    and every nn.Embedding with AdamW
     """
     peer.serve(lambda request: _Model(request, model, data, loss, classes, head))

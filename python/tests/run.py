@@ -236,7 +236,7 @@ class OwnModels(InFolder):
 @needs("torch")
 class TorchAccuracy(InFolder):
     def accuracy(self, targets):
-        """Of a network that predicts 0 for each token."""
+        """The accuracy of a network that predicts 0 for each token."""
         pathlib.Path("own.py").write_text("import torch\nimport gradlag.torch\n"
                                           "def first(x): return torch.nn.functional.one_hot(torch.zeros_like(x), 2).movedim(-1, 1).float()\n"
                                           "class Net(torch.nn.Module):\n"
@@ -318,7 +318,7 @@ class TorchDevice(unittest.TestCase):
         import torch
         import gradlag.torch
 
-        class OnGpu(torch.nn.Linear):  # its parameters are on the CPU, and say otherwise
+        class OnGpu(torch.nn.Linear):  # its parameters are on the CPU, but parameters() names a GPU
             def parameters(self, recurse=True):
                 return iter([types.SimpleNamespace(requires_grad=True, device=torch.device("cuda:1"))])
 
@@ -359,14 +359,14 @@ class TorchMistakes(InFolder):
 class Results(InFolder):
     def test_the_end_of_the_caller_stops_the_run_and_keeps_its_results(self):
         settings = {"dataset": "gaussian", "model": "softmax", "dataset.samples": 1000, "mode": "async", "workers": 2, "epochs": 100000}
-        ends = [(os.killpg, signal.SIGINT), (os.kill, signal.SIGINT), (os.kill, signal.SIGKILL)]  # as a terminal signals; Python alone
+        ends = [(os.killpg, signal.SIGINT), (os.kill, signal.SIGINT), (os.kill, signal.SIGKILL)]  # the group, as a terminal does; then Python alone
         for end, number in ends:
             caller = self.call(f"gradlag.run(checkpoint='{{run}}.safetensors', **{settings})")
             until = time.monotonic() + 60
             while not self.status("running", "JOIN push ON push.run_id = run.id") and time.monotonic() < until:
                 time.sleep(0.1)
             end(caller.pid, number)
-            self.assertNotEqual(caller.wait(timeout=25), 0)  # less than STOP_S: one signal, at once
+            self.assertNotEqual(caller.wait(timeout=25), 0)  # less than STOP_S: one signal is enough
             while number == signal.SIGKILL and self.status("running") and time.monotonic() < until:
                 time.sleep(0.1)
             self.assertFalse(self.status("running"))

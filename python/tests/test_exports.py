@@ -110,7 +110,7 @@ class Exports(InFolder):
             groups = [self.check_board(run) for run in self.ask("SELECT * FROM run ORDER BY id")]
             self.assertEqual(len(set(groups)), 3)  # runs that differ in the seed are one group
             self.assertEqual(groups[2], groups[3])
-        self.assertEqual(sorted(os.listdir()), ["results-tensorboard", "results.db"])  # nothing is left of reading
+        self.assertEqual(sorted(os.listdir()), ["results-tensorboard", "results.db"])  # reading leaves no -wal or -shm file
 
     @needs("tensorboard")
     def test_tensorboard_follows_a_run(self):
@@ -265,7 +265,7 @@ class Exports(InFolder):
         train()
         try:
             gradlag.export(runs=77)
-        except gradlag.Error:  # whose traceback keeps what is not closed
+        except gradlag.Error:  # its traceback keeps alive a connection that is not closed
             self.assertEqual(os.listdir(), ["results.db"])
         else:
             self.fail("there is no run 77")

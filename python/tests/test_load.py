@@ -45,7 +45,7 @@ def write(path, header, data):
 
 
 def write_without(path, unwanted):
-    """Removes the tensors with this word in their names from the checkpoint."""
+    """Removes the tensors whose names contain `unwanted` from the checkpoint."""
     tensors, metadata = checkpoint.read(path)
     header, data = {"__metadata__": metadata}, b""
     for name, tensor in tensors.items():

@@ -60,7 +60,7 @@ CREATE TABLE run (
     -- pipeline also activations between stages. 0: ranks share memory. An asynchronous run: gradients or codes, and
     -- parameters, in frames. NULL: a simulated synchronous run.
     sent_bytes          INTEGER,
-    -- 1: its totals are in the tables of run_summaries.sql.
+    -- 1: the totals of the run are in the tables of run_summaries.sql.
     summarized          INTEGER,
     -- Progress report, about once a second: an object of updates, samples, total_samples, seconds, loss, staleness and
     -- at (UTC). NULL after the end.
@@ -154,7 +154,7 @@ CREATE TABLE step (
     backward_us    REAL,
     -- Exchange of buckets that were complete before the rank had finished computing; not part of exchange_us.
     hidden_us      REAL,
-    -- Of the gradient: 0, or with delay=d the smaller of d and the number of updates before.
+    -- Staleness of the gradient: 0, or with delay=d the smaller of d and the number of earlier updates.
     staleness      INTEGER,
     -- End of the step.
     at_seconds     REAL,
@@ -187,7 +187,7 @@ CREATE TABLE event (
     worker       INTEGER,
     detail       TEXT,
     not_a_number TEXT,
-    -- Pushes that the server received before; NULL for events without a position among the pushes.
+    -- Pushes that the server received before the event; NULL for events without a position among the pushes.
     push_number  INTEGER,
     server       INTEGER NOT NULL DEFAULT 0
 ) STRICT;

@@ -1,11 +1,11 @@
 -- The best trial of each search and of each tuned arm, and the number of trials
 -- :experiment = all  only the trials of one experiment
 -- Trials are the runs of tuning (NAME/tuning) and of searches (trial_of in the configuration; in older files, search= in the command
--- line). A run that was there before its search is none. Trials are compared if their arm, rules, workers and cluster are equal (column
+-- line). A run that is older than its search is no trial. Trials are compared if their arm, rules, workers and cluster are equal (column
 -- cluster of run_with_settings); in tuning also batch, delay and parameters of consistency, which may be axes of the experiment; in a
 -- search also the keys of search.per. best_by: accuracy on the validation split; loss if the data have no accuracy, and for experiments
--- without test accuracy or on text. A trial with a diverged seed counts, and ranks last; before it, by loss, one with a loss that is not
--- a number. n: number of seeds with the settings of the best trial; for NAME/tuning, those that NAME made with these settings.
+-- without test accuracy or on text. Trials with a diverged seed count, and rank last. If best_by is loss, trials that lack the loss
+-- of a seed rank just before them. n: number of seeds with the settings of the best trial; for NAME/tuning, seeds of NAME itself.
 -- test_accuracy: mean over these seeds, with sd and the ends of the 95 % interval, cut to 0 and 1; collapsed: number of these runs that
 -- predict one class.
 -- No rows: no trial of a search or of a tuned experiment has finished with a result on the validation split

@@ -4,8 +4,8 @@
 -- A cluster is all runs of one experiment with equal workers, pace, network, model, data and length of training (column cluster of
 -- run_with_settings). Synchronous: mode=sync, and consistency bsp and backup. metric is accuracy, on the test split; for text, and on a
 -- cluster without accuracy, it is loss, on the test split or else on the validation split. Each side is represented by the
--- configuration with the best validation accuracy or loss (if a run has none, its test result, and then score and margin are
--- optimistic), over the seeds up to the last one that all configurations have; one with a diverged run only if all have some. All
+-- configuration with the best validation accuracy or loss (if a run has none: its test result; score and margin are then
+-- optimistic), over the seeds up to the last one that all configurations have. Configurations with a diverged run rank last. All
 -- configurations in the file count, also those that a tuned arm no longer has since its trials changed: the tables of `reproduce` leave
 -- them out. Runs of one seed count as one, their mean. margin: mean difference on the same seeds (n), interval: half its width; ahead:
 -- undecided if 0 is in the interval; slow_workers are slow_factor times slower. Square roots are computed by Newton's method, as in the

@@ -1,6 +1,6 @@
 -- Staleness of the gradients of a run: pushes, share and mean scale by staleness
 -- :run = last  the run: its id, the start of its uuid, or 'last'
--- Of an ended run these are the totals in table run_staleness, which a file of `gradlag merge --summaries` has, too.
+-- The rows of an ended run are from table run_staleness, which a file of `gradlag merge --summaries` has, too.
 -- No rows: the run is not asynchronous, or did not record its pushes (record=all); `gradlag show` prints the mean
 WITH counted AS (
     SELECT staleness, pushes AS used, dropped, mean_scale

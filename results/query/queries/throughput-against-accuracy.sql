@@ -2,7 +2,7 @@
 -- :experiment = all  only the runs of one experiment
 -- :workers = all  only runs with this many workers
 -- behind: difference to the most accurate arm without a diverged run on the same cluster: the same number of workers, pace, network,
--- data and length of training (column cluster of run_with_settings). NULL for arms with a diverged run: their means are of the others.
+-- data and length of training (column cluster of run_with_settings). NULL for arms with a diverged run: their means leave it out.
 -- collapsed: number of runs that predict one class for at least 99 % of the test samples.
 -- No rows: no matching run has finished yet
 SELECT workers, arm, mode, damping, lr, batch, differing, seeds,

@@ -1,9 +1,10 @@
 -- Time to reach a test accuracy: seconds and samples, mean, sd and 95 % interval over seeds
 -- :accuracy = 0.85  the test accuracy to reach, as a fraction; a number above 1 is read as percent
 -- :experiment = all  only the runs of one experiment
--- Seconds of training, without evaluation. Means are over the seeds of runs that reached the accuracy, runs of one seed averaged
--- first; interval: half the width of that of mean_seconds. If some runs did not reach it (reached < runs), the mean of the others is
--- too low: the measure seconds_to of claims is infinite there. The list therefore begins with the arms of which most runs reached it.
+-- Seconds of training, without evaluation. Means are over the seeds of runs that reached the accuracy; runs of one seed are averaged
+-- first. interval: half the width of the 95 % interval of mean_seconds. If some runs did not reach the accuracy (reached < runs), the
+-- mean of the others is too low: the measure seconds_to of claims is infinite there. The list therefore begins with the arms of which
+-- most runs reached it.
 -- Square roots are computed by Newton's method, as in the view accuracy_by_workers.
 -- No rows: no matching run has finished yet
 WITH target AS (
