@@ -1,6 +1,6 @@
 /*
- * shared_links.h — when transfers between workers and servers end that share links. One object is
- * one direction of a virtual cluster.
+ * shared_links.h — end times of transfers that share links between workers and servers. One object
+ * is one direction of a virtual cluster.
  *
  * Each worker and each server has one link. If the workers are in racks, each rack has an uplink,
  * and the servers are outside the racks. A transfer uses a path: the link of its worker, the uplink

@@ -8,11 +8,11 @@
  * all workers of a rack. The workers of a unit are consecutive. The state of a unit is that of its
  * first worker.
  *
- * The way of a gradient: the worker computes it (COMPUTED). With rack servers it is transferred to
- * the rack server (RELAYED); the rack server adds the gradients of its workers, and the last one
- * completes the sum. The sum, or the gradient, is transferred to the servers (ARRIVAL). After the
- * update each server transfers its parameters to the unit (REPLY), and a rack server transfers them
- * to each of its workers (RELAYED).
+ * A gradient passes these steps. The worker computes it (COMPUTED). With rack servers it is
+ * transferred to the rack server (RELAYED); the rack server adds the gradients of its workers, and
+ * the last one completes the sum. The sum, or the gradient, is transferred to the servers
+ * (ARRIVAL). After the update each server transfers its parameters to the unit (REPLY), and a rack
+ * server transfers them to each of its workers (RELAYED).
  */
 #ifndef GRADLAG_PS_VIRTUAL_VIRTUAL_STATE_H
 #define GRADLAG_PS_VIRTUAL_VIRTUAL_STATE_H

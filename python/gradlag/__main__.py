@@ -13,7 +13,7 @@ def main(arguments=None):
     parser.add_argument("tool", metavar="TOOL", choices=list(exports.TOOLS), help=", ".join(exports.TOOLS))
     parser.add_argument("results", metavar="FILE", nargs="?", default="results.db", help="the results file (results.db)")
     parser.add_argument("runs", nargs="*", default=[], metavar="RUN", help="an id, the start of a uuid, or 'last'; default: all runs")
-    parser.add_argument("-o", dest="path", metavar="PATH", help="folder, file or URI; default: results-TOOL, or where MLflow writes by default")
+    parser.add_argument("-o", dest="path", metavar="PATH", help="folder, file or URI; default: results-TOOL, results-optuna.db, or MLflow's own")
     asked = parser.parse_intermixed_args(arguments)
     try:
         count = getattr(exports, asked.what)(asked.results, asked.tool, asked.path, asked.runs or None)

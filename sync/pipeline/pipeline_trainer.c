@@ -3,8 +3,8 @@
  * gradient. Here a rank computes its stage's part of the gradient, micro-batch by micro-batch.
  *
  * An update has three parts: the stage's forwards and backwards in the order of the pipeline's
- * kind, the mean over replicas, and the update of the stage's slice. Then all ranks compare notes.
- * Only if all values are finite does the new version become the current one.
+ * kind, the mean over replicas, and the update of the stage's slice. Then the ranks exchange their
+ * notes. Only if all values are finite does the new version become the current one.
  */
 #include "base/clock.h"
 #include "base/log.h"

@@ -206,9 +206,10 @@ static void the_merged_parts_of_an_experiment_equal_the_whole(void **state)
     process_expect_answer(r, outcomes, whole);
     /* One part makes all trials and runs of a tuned arm at one worker count. */
     assert_int_equal(
-        process_shell(r, "for k in 1 2 3; do gradlag query results=part-$k.db --csv \"SELECT "
-                         "DISTINCT arm || workers AS cell FROM run WHERE arm <> 'given'\" | tail "
-                         "-n +2; done | sort | uniq -d | wc -l"),
+        process_shell(r, "set -eo pipefail; for k in 1 2 3; do gradlag query results=part-$k.db "
+                         "--csv \"SELECT DISTINCT arm || workers AS cell FROM run WHERE arm <> "
+                         "'given'\" | tail -n +2; done | sort >cells; test -s cells; uniq -d cells "
+                         "| wc -l"),
         OK);
     assert_int_equal(process_output(r)[0], '0');
     /* With all runs in the file, a part makes none. */

@@ -24,7 +24,9 @@
 
 static int answer(struct process_rig *r, const char *sql)
 {
-    return atoi(process_ask(r, sql));
+    const char *found = process_ask(r, sql);
+    assert_true(found[0] != '\0'); /* the query failed */
+    return atoi(found);
 }
 
 /* The number of gradients computed on slices of different versions. */
