@@ -237,7 +237,7 @@ void peers_begin(struct server *s)
 }
 
 /* A single server writes row worker_joined at once if training has not begun. A leader writes it
- * when it orders the event (training_feed()), because followers write theirs then. */
+ * when it orders the event, because followers write theirs then. */
 void peers_enter(struct server *s, unsigned w)
 {
     if (!s->begun && !server_leads(s))
