@@ -153,7 +153,9 @@ static status on_welcome(connection *c, const struct wire_message *m)
         goto done;
     }
     if (m->incarnation == 0)
-        FAIL(ERROR_PROTOCOL, "the server at %s broke the protocol: its welcome has incarnation 0",
+        FAIL(ERROR_PROTOCOL,
+             "the server at %s broke the protocol: its welcome has incarnation 0; start server and "
+             "workers with the same version of gradlag",
              c->endpoint);
     if (m->welcome.count != c->count)
         FAIL(ERROR_PROTOCOL,
@@ -197,7 +199,7 @@ static status on_release(connection *c, const struct wire_message *m)
         (c->shared && m->release.slot >= c->view.slots))
         FAIL(ERROR_PROTOCOL,
              "the server at %s broke the protocol: its release has slot %u or a kind of payload "
-             "that was not agreed",
+             "that was not agreed; start server and workers with the same version of gradlag",
              c->endpoint, m->release.slot);
     c->release = m->release;
     c->announced = true;
