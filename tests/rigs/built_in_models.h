@@ -13,6 +13,10 @@ static inline size_t built_in_models(void)
     do {
         kind = (const struct model_kind *)model_registry.entries[count++];
     } while (!kind->external && !kind->reads_tokens);
+    for (size_t i = count; i < model_registry.count; i++) {
+        kind = (const struct model_kind *)model_registry.entries[i];
+        REQUIRE(kind->external || kind->reads_tokens);
+    }
     return count - 1;
 }
 
