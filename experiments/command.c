@@ -123,8 +123,8 @@ static void print_help(FILE *to)
         fprintf(to, "  %2d  %s\n", exit_codes[i].code, exit_codes[i].meaning);
     fprintf(
         to,
-        "If the reader of stdout exits, query, show, list and report -o - end by SIGPIPE; a run\n"
-        "continues.\n");
+        "If the reader of stdout exits, report -o - and commands that only print end by SIGPIPE;\n"
+        "a run continues.\n");
 }
 
 /* Sets *out to NULL if the command does not exist; the result is then an error. */

@@ -109,8 +109,9 @@ static void note_cost(const struct role_process *p, gradient_pool *pool, double 
     struct text detail = {0};
     const double all_s = clock_process_cpu_seconds() - cpu_s;
     const double computing_s = gradient_pool_computing_s(pool);
-    text_add(&detail, "%.3f s on %u threads for %.6f virtual seconds; processor time: ",
-             clock_seconds() - began_s, gradient_pool_threads(pool), out->train_seconds);
+    const unsigned threads = gradient_pool_threads(pool);
+    text_add(&detail, "%.3f s on %u thread%s for %.6f virtual seconds; processor time: ",
+             clock_seconds() - began_s, threads, threads == 1 ? "" : "s", out->train_seconds);
     if (options_integer(p->settings, "threads") == 1 &&
         strcmp(options_text(p->settings, "model"), "external") != 0)
         text_add(&detail, "%.3f s gradients, %.3f s the rest", computing_s, all_s - computing_s);
