@@ -113,7 +113,8 @@ struct lead {
     const struct cell *best, *second; /* representing the best two sides; NULL: not known */
     const struct map_side *ahead;     /* of `best` */
     struct paired margin;             /* best − second in the metric's better direction */
-    bool decided;                     /* the 95 % interval of the margin lies above 0 */
+    bool decided; /* the 95 % interval of the margin lies above 0, and `best` has no unscored run,
+                     whose seed the margin lacks */
     unsigned arms, missing; /* arms of all sides in this column; those that are not measured there,
                                which the margin ignores */
     double seeds; /* estimated number of seeds that would decide the lead; NaN: it is decided, or

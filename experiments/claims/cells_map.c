@@ -85,6 +85,10 @@ void cells_lead(const struct cells *c, int64_t column, struct lead *out)
         return;
     }
     cells_pair(c, out->best, out->second, &out->margin);
+    if (out->margin.n == 0) { /* the arms have no seed in common */
+        *out = (struct lead){.margin = {.mean = NAN, .interval = NAN}, .seeds = NAN};
+        return;
+    }
     if (is_loss(c))
         out->margin.mean = -out->margin.mean;
     if (out->margin.mean < 0) { /* shared seeds decide, not the means over all seeds */
@@ -94,9 +98,10 @@ void cells_lead(const struct cells *c, int64_t column, struct lead *out)
         out->ahead = behind;
         out->margin.mean = -out->margin.mean;
     }
-    out->decided = out->margin.mean > out->margin.interval; /* false if one is NaN */
+    const bool complete = out->best->unscored == 0;
+    out->decided = complete && out->margin.mean > out->margin.interval; /* false if one is NaN */
     /* Half of the interval of many seeds is about two standard errors. */
     const double deviations = 2 * out->margin.deviation / out->margin.mean;
-    if (!out->decided && out->margin.mean > 0 && isfinite(deviations))
+    if (complete && !out->decided && out->margin.mean > 0 && isfinite(deviations))
         out->seeds = fmax(out->margin.n + 1, ceil(deviations * deviations));
 }

@@ -208,14 +208,16 @@ static void put_scores(struct table t)
         put_score_table(&t);
 }
 
-/* "+1.70 ± 0.52 (3)" */
+/* "+1.70 ± 0.52 (3)"; contract: p->n > 0 */
 static void margin_text(const struct cells *c, const struct paired *p, char out[64])
 {
     const int decimals = decimals_of(c);
-    if (p->n < 2)
-        snprintf(out, 64, "%+.*f (%u)", decimals, p->mean, p->n);
-    else
-        snprintf(out, 64, "%+.*f ± %.*f (%u)", decimals, p->mean, decimals, p->interval, p->n);
+    char interval[24] = "";
+    if (p->n > 1)
+        snprintf(interval, sizeof interval, fabs(p->interval) < 1e9 ? " ± %.*f" : " ± %.*g",
+                 decimals, p->interval);
+    snprintf(out, 64, fabs(p->mean) < 1e9 ? "%+.*f%s (%u)" : "%+.*g%s (%u)", decimals, p->mean,
+             interval, p->n);
 }
 
 static void put_lead(const struct table *t, int64_t column)
@@ -362,14 +364,11 @@ static bool pair_text(const struct cells *c, const struct cell *cell, const stru
                       char out[64])
 {
     struct paired p = {.n = 0};
-    const int decimals = decimals_of(c);
     out[0] = '\0';
     if (cell != NULL && base != NULL)
         cells_pair(c, cell, base, &p);
-    if (p.n == 1)
-        snprintf(out, 64, "%+.*f (1)", decimals, p.mean);
-    else if (p.n > 1)
-        snprintf(out, 64, "%+.*f ± %.*f (%u)", decimals, p.mean, decimals, p.interval, p.n);
+    if (p.n > 0)
+        margin_text(c, &p, out);
     return p.n > 0;
 }
 

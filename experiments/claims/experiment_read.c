@@ -24,6 +24,8 @@ status experiment_read_text(const struct yaml_tree *d, const struct node *map, c
         for (size_t end = strlen(*out); end > 0 && (*out)[end - 1] == '\n'; end--)
             (*out)[end - 1] = '\0';
     }
+    if (required && (*out)[0] == '\0')
+        FAIL(ERROR_USAGE, "%s:%u: %s is empty; give a text", d->name, n->line, key);
 done:
     return result;
 }
@@ -505,48 +507,17 @@ done:
     return result;
 }
 
-/* Whether a run may have the seed: it is in a list, or one of the map's further seeds, which follow
- * `last`, the largest seed of the experiment. */
-static bool may_have_seed(const struct experiment *e, const struct int_list *own,
-                          const struct int_list *quick, int64_t seed, int64_t last)
-{
-    bool has = e->map_seeds > own->count && seed > last &&
-               seed <= last + (int64_t)(e->map_seeds - own->count);
-    for (size_t i = 0; i < own->count; i++)
-        has = has || own->at[i] == seed;
-    for (size_t i = 0; i < quick->count; i++)
-        has = has || quick->at[i] == seed;
-    return has;
-}
-
-/* Otherwise a tuned arm would be compared on seeds for which its settings were chosen. */
-static status check_trial_seeds(const struct yaml_tree *d, const struct experiment *e)
+/* Queries select by name: `all` selects every experiment, and NAME/tuning has the trials of NAME.
+ */
+static status check_name(const struct yaml_tree *d, const char *name)
 {
     status result = OK;
-    struct int_list own, quick;
-    const struct node *arms = node_child(&d->root, "arms");
-    experiment_seeds(e, false, &own);
-    experiment_seeds(e, true, &quick);
-    int64_t last = own.at[0];
-    for (size_t i = 1; i < own.count; i++)
-        last = own.at[i] > last ? own.at[i] : last;
-    for (size_t a = 0; a < 2 * e->arm_count; a++) {
-        const struct arm *arm = &e->arms[a / 2];
-        const struct int_list *trials = a % 2 == 0 ? &arm->tune.seeds : &arm->quick_tune.seeds;
-        for (size_t i = 0; i < trials->count; i++) {
-            if (may_have_seed(e, &own, &quick, trials->at[i], last)) {
-                FAIL(ERROR_USAGE,
-                     "%s:%u: trials of arm '%s' cannot have seed %lld, because runs of the "
-                     "experiment may have it, further seeds of its map included; give other "
-                     "tune.seeds, for example [%lld]",
-                     d->name, node_child(node_child(arms, arm->name), "tune")->line, arm->name,
-                     (long long)trials->at[i], (long long)experiment_trial_seed(e));
-            }
-        }
+    const char *last = strrchr(name, '/');
+    if (strcmp(name, "all") == 0 || (last != NULL && strcmp(last, "/tuning") == 0)) {
+        FAIL(ERROR_USAGE, "%s:%u: an experiment cannot have the name '%s'; choose another", d->name,
+             node_child(&d->root, "name")->line, name);
     }
 done:
-    free(own.at);
-    free(quick.at);
     return result;
 }
 
@@ -569,18 +540,11 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
     TRY(read_metric(d, e));
     TRY(experiment_list_columns(d, e));
     TRY(experiment_read_text(d, &d->root, "name", true, &e->name));
+    TRY(check_name(d, e->name));
     TRY(experiment_read_text(d, &d->root, "question", true, &e->question));
     TRY(experiment_read_text(d, &d->root, "source", false, &e->source));
     TRY(experiment_read_text(d, &d->root, "discussion", false, &e->discussion));
     TRY(experiment_read_settings(d, node_child(&d->root, "settings"), &e->settings));
-    for (size_t i = 0; i < e->settings.count; i++) {
-        const char *key = e->settings.at[i].key;
-        if (strcmp(key, "seed") == 0 || strcmp(key, "experiment") == 0 || strcmp(key, "arm") == 0 ||
-            (e->axis != NULL && strcmp(key, e->axis) == 0)) {
-            FAIL(ERROR_USAGE, "%s: the experiment decides %s itself, so 'settings' cannot have it",
-                 e->settings.at[i].origin, key);
-        }
-    }
     TRY(read_at(d, e, node_child(&d->root, "at"), &e->at, &e->at_count));
     TRY(read_integers(d, &d->root, "seeds", &e->seeds));
     if (e->seeds.count == 0)
@@ -589,8 +553,9 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
     TRY(read_verdict(d, node_child(&d->root, "verdict"), e));
     TRY(read_map(d, node_child(&d->root, "map"), e));
     TRY(read_quick(d, node_child(&d->root, "quick"), e));
+    TRY(experiment_check_settings(e));
     TRY(experiment_check_fitted(d, e));
-    TRY(check_trial_seeds(d, e));
+    TRY(experiment_check_trial_seeds(d, e));
     TRY(experiment_check_budgets(e, false));
     TRY(experiment_check_budgets(e, true));
 done:

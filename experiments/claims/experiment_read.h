@@ -58,4 +58,18 @@ status experiment_check_budgets(const struct experiment *e, bool quick) MUST_CHE
  * and for further seeds. */
 status experiment_check_fitted(const struct yaml_tree *d, const struct experiment *e) MUST_CHECK;
 
+/* ---- experiment_read_check.c ---- */
+
+/* Whether each run of every experiment has its own value of this key (seed, experiment, arm). */
+bool experiment_is_of_run(const char *key);
+/* Whether the experiment sets this key in each run, so that no arm, level or search may have it. */
+bool experiment_sets_itself(const struct experiment *e, const char *key);
+/* ERROR_USAGE: a setting would have no effect, because the experiment sets its key itself or two
+ * axes set it. */
+status experiment_check_settings(const struct experiment *e) MUST_CHECK;
+/* ERROR_USAGE: a run of the experiment has or may get the seed of a trial. Then a tuned arm would
+ * be compared on seeds for which its settings were chosen. */
+status experiment_check_trial_seeds(const struct yaml_tree *d,
+                                    const struct experiment *e) MUST_CHECK;
+
 #endif

@@ -22,7 +22,8 @@ static status read_one_axis(const struct yaml_tree *d, struct experiment *e)
     if (e->axis == NULL)
         e->axis = text_copy("workers");
     const struct option *key = keys_find(e->axis);
-    if (key == NULL || key->type != OPTION_INTEGER || !key_defines(e->axis)) {
+    if (key == NULL || key->type != OPTION_INTEGER || !key_defines(e->axis) ||
+        experiment_is_of_run(e->axis)) {
         FAIL(ERROR_USAGE,
              "%s:%u: columns: '%s' must be a key that defines a run and has whole numbers, such as "
              "workers",
@@ -59,7 +60,8 @@ static status read_axis(const struct yaml_tree *d, struct experiment *e, const c
     out->name = text_copy(name);
     out->named = n->kind == NODE_MAP;
     const bool known = strchr(name, '.') != NULL || keys_find(name) != NULL;
-    if (!out->named && (n->kind != NODE_LIST || !known || !key_defines(name))) {
+    if (!out->named &&
+        (n->kind != NODE_LIST || !known || !key_defines(name) || experiment_is_of_run(name))) {
         FAIL(ERROR_USAGE,
              "%s:%u: axis '%s' must be a list of values of a key that defines a run, or named "
              "settings: {NAME: {KEY: VALUE}}",
@@ -158,6 +160,11 @@ static status keep_levels(const struct yaml_tree *d, const struct experiment *e,
     bool *wanted = NULL;
     TRY(memory_new(&wanted, a->count, sizeof *wanted, "levels"));
     TRY(node_require(d, list, NODE_LIST, a->name));
+    if (list->count == 0)
+        FAIL(ERROR_USAGE,
+             "%s:%u: the list of levels of axis '%s' is empty; give at least one, or "
+             "remove the list",
+             d->name, list->line, a->name);
     for (size_t i = 0; i < list->count; i++) {
         const struct node *n = &list->children[i];
         size_t at = 0;

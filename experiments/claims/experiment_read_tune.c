@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* tune: {search: tpe, lr: 0.001..0.1:log, momentum: [0, 0.9], seeds: [1]} */
-static status read_dimension(const struct yaml_tree *d, const char *key, const struct node *n,
-                             struct space *out)
+static status read_dimension(const struct yaml_tree *d, const struct experiment *e, const char *key,
+                             const struct node *n, struct space *out)
 {
     status result = OK;
     struct text origin = {0};
@@ -19,6 +19,12 @@ static status read_dimension(const struct yaml_tree *d, const char *key, const s
              "%s: tune cannot search the seed; list the seeds of the trials in key 'seeds', for "
              "example seeds: [101, 102]",
              origin.at);
+    }
+    if (experiment_sets_itself(e, key)) {
+        FAIL(ERROR_USAGE,
+             "%s: tune cannot search %s, because the experiment sets it in each run (arm or "
+             "column); remove it",
+             origin.at, key);
     }
     if (n->kind == NODE_SCALAR && search_is_range(n->text)) {
         TRY(space_add_range(out, key, n->text, origin.at));
@@ -105,7 +111,7 @@ static status read_grid(const struct yaml_tree *d, const struct experiment *e,
         else if (search_is_key(map->keys[i]))
             TRY(read_search_key(d, map->keys[i], n, &out->search));
         else if (strcmp(map->keys[i], "quick") != 0)
-            TRY(read_dimension(d, map->keys[i], n, &out->space));
+            TRY(read_dimension(d, e, map->keys[i], n, &out->space));
     }
     if (out->space.count == 0) {
         FAIL(ERROR_USAGE,

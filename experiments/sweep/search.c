@@ -198,8 +198,10 @@ double dimension_place(const struct dimension *d, double number)
 
 double dimension_number(const struct dimension *d, double place)
 {
-    double number = d->logarithmic ? d->low * pow(d->high / d->low, place)
-                                   : d->low + place * (d->high - d->low);
+    if (place <= 0 || place >= 1)
+        return place <= 0 ? d->low : d->high; /* not rounded */
+    const double number = d->logarithmic ? d->low * pow(d->high / d->low, place)
+                                         : d->low + place * (d->high - d->low);
     return fmin(fmax(rounded(d, number), d->low), d->high);
 }
 

@@ -53,7 +53,11 @@ static const char *measured(sqlite3_stmt *s, int column, int decimals, int list,
 {
     char wanted[80], listed[240];
     if (sqlite3_column_type(s, column) != SQLITE_NULL) {
-        snprintf(out, 32, "%.*f", decimals, sqlite3_column_double(s, column));
+        const double value = sqlite3_column_double(s, column);
+        if (fabs(value) < 1e9)
+            snprintf(out, 32, "%.*f", decimals, value);
+        else
+            snprintf(out, 32, "%.4g", value);
         return out;
     }
     snprintf(wanted, sizeof wanted, ",%s,", sqlite3_column_name(s, column));

@@ -313,6 +313,8 @@ static void an_invalid_file_is_refused_with_line_and_key(void **state)
     } cases[] = {
         {"question", "qestion", 2, "question"},
         {"name: small\n", "", 1, "name"},
+        {"name: small\n", "name: all\n", 1, "all"},
+        {"name: small\n", "name: small/tuning\n", 1, "tuning"},
         {"[7, 8]", "[7, seven]", 7, "seven"},
         {"[7, 8]", "7", 7, "seeds"},
         {"[7, 8]", "[7, 8, 7]", 7, "seeds"},

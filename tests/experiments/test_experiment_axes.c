@@ -114,6 +114,14 @@ static void axes_that_do_not_fit_are_refused(void **state)
     } of[] = {
         {"[4, 8, 16]", "[4, 8, 4]", "4"},
         {"[4, 8, 16]", "[]", "workers"},
+        {"workers: [4, 16]", "workers: []", "workers"},
+        {"{workers: [4], seeds", "{workers: [], seeds", "workers"},
+        {"alike: {}", "alike: {workers: 4}", "workers"},
+        {"alike: {}", "alike: {damping: none}", "damping"},
+        {"alike: {}", "alike: {seed: 4}", "seed"},
+        {"  workers: [4, 8, 16]", "  workers: [4, 8, 16]\n  w: {x: {pace.factor: 2}}",
+         "pace.factor"},
+        {"  workers: [4, 8, 16]", "  workers: [4, 8, 16]\n  seed: [5, 6]", "seed"},
         {"[none, inverse]", "[none, slow]", "slow"},
         {"alike: {}", "a b: {}", "a b"},
         {"alike: {}", "alike: 3", "settings"},
@@ -138,6 +146,44 @@ static void axes_that_do_not_fit_are_refused(void **state)
             strstr(error_message(), of[i].names) == NULL)
             fail_msg("'%s' for '%s': %s", of[i].to, of[i].from, error_message());
         text_free(&changed);
+    }
+}
+
+/* Settings that the columns, the seeds or the arm's name would replace without a word. */
+static void settings_that_every_run_replaces_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *key; /* NULL: it is accepted */
+    } of[] = {
+        {"workers: [2]\narms: {a: {label: a, settings: {workers: 8}}}", "workers=8"},
+        {"workers: [2]\narms: {a: {label: a, settings: {seed: 7}}}", "seed=7"},
+        {"workers: [2]\narms: {a: {label: a, at: {2: {arm: b}}}}", "arm=b"},
+        {"workers: [2]\nat: {2: {experiment: b}}\narms: {a: {label: a}}", "experiment=b"},
+        {"workers: [2]\nquick: {settings: {workers: 1}}\narms: {a: {label: a}}", "workers=1"},
+        {"workers: [2]\narms: {a: {label: a, tune: {workers: [1, 4]}}}", "workers"},
+        {"workers: [2]\narms: {a: {label: a, tune: {arm: [b, c]}}}", "arm"},
+        {"workers: [2]\narms: {a: {label: a, tune: {lr: [1, 2], quick: {workers: [1, 4]}}}}",
+         "workers"},
+        {"columns: updates\nupdates: [5]\narms: {a: {label: a, settings: {epochs: 2}}}",
+         "epochs=2"},
+        {"columns: updates\nupdates: [5]\narms: {a: {label: a, tune: {samples: [8]}}}", "samples"},
+        {"columns: updates\nupdates: [5]\nat: {5: {epochs: 2}}\narms: {a: {label: a}}", NULL},
+        {"columns: seed\nseed: [5]\narms: {a: {label: a}}", "seed"},
+        {"workers: [2]\narms: {a: {label: a, settings: {updates: 8}}}", NULL},
+        {"workers: [2]\narms: {a: {label: ''}}", "label"},
+    };
+    struct experiment e;
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        struct text text = {0};
+        text_add(&text, "name: n\nquestion: q\n%s\n", of[i].text);
+        const status result = open_text(&e, text.at);
+        if (result != (of[i].key == NULL ? OK : ERROR_USAGE) ||
+            (result != OK && strstr(error_message(), of[i].key) == NULL))
+            fail_msg("%s: %s", of[i].text, error_message());
+        if (result == OK)
+            experiment_close(&e);
+        text_free(&text);
     }
 }
 
@@ -169,7 +215,6 @@ static void a_later_layer_overrules_a_length_but_one_map_has_only_one(void **sta
         const char *columns, *base, *arm, *counts; /* NULL: an error */
     } of[] = {
         {"updates\nupdates", "epochs: 3", "lr: 0.1", "updates"},
-        {"updates\nupdates", "lr: 0.1", "epochs: 3", "updates"},
         {"batch\nbatch", "epochs: 3", "samples: 100", "samples"},
         {"batch\nbatch", "samples: 100", "epochs: 3", "epochs"},
         {"batch\nbatch", "updates: 50,\n epochs: 3", "lr: 0.1", NULL},
@@ -336,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_may_be_combinations_of_several_axes),
         cmocka_unit_test(axes_that_do_not_fit_are_refused),
+        cmocka_unit_test(settings_that_every_run_replaces_are_refused),
         cmocka_unit_test(a_fit_that_cannot_be_made_is_refused),
         cmocka_unit_test(trials_with_seeds_of_runs_are_refused),
         cmocka_unit_test(layers_on_one_line_overrule_a_length),

@@ -111,6 +111,18 @@ static void a_narrow_range_keeps_its_ends_and_differing_points(void **state)
     settings_free(&point);
     search_close(&grid);
     space_close(&s);
+    /* Ends with more digits than the points between them. */
+    assert_int_equal(space_add_range(&s, "lr", "0.123456..0.654321:3", "here"), OK);
+    OPEN(&grid, &s, "search=grid");
+    assert_int_equal(search_next(&grid, &added), OK);
+    for (size_t i = 0; i < added; i++)
+        search_settings(&grid, &grid.trials[i], &point);
+    assert_string_equal(point.at[0].value, "0.123456");
+    assert_string_equal(point.at[1].value, "0.3889");
+    assert_string_equal(point.at[2].value, "0.654321");
+    settings_free(&point);
+    search_close(&grid);
+    space_close(&s);
 }
 
 /* Minimum at lr 0.03, momentum 0.5, damping inverse; it does not depend on the batch. */

@@ -89,6 +89,17 @@ static void a_mean_of_survivors_does_not_represent_its_side(void **state UNUSED)
                "mode = 'sync'");
     assert_int_equal(run_query("crossover", QUERY_CSV, of, 1), OK);
     assert_contains(answer, ",sync,0.875,async,0.75,"); /* now both rates lost a seed */
+    /* With three seeds of the synchronous side and one diverged, the other two have a margin
+     * without variance. The side is not ahead. */
+    rig_change("UPDATE run SET final_accuracy = 0.25 WHERE mode = 'async'");
+    rig_change("DELETE FROM run WHERE settings = '{\"lr\":1}' AND mode = 'sync'");
+    record(&(struct compared_run){"alive", "sync", "{\"lr\":2}", "finished", 3, 1, 0.875, 0.875});
+    record(&(struct compared_run){"alive", "async", "{\"lr\":1}", "finished", 3, 1, 0.25, 0.75});
+    assert_int_equal(run_query("crossover", QUERY_CSV, of, 1), OK);
+    assert_contains(answer, ",undecided,0.625,0,2,accuracy,sync,0.875,async,0.25,");
+    rig_change("DELETE FROM run WHERE status = 'diverged'");
+    assert_int_equal(run_query("crossover", QUERY_CSV, of, 1), OK);
+    assert_contains(answer, ",synchronous,0.625,0,2,accuracy,sync,0.875,async,0.25,");
 }
 
 /* For the synchronous rate 1, the mean over seeds is 0.5 and the mean over runs is 0.65. */

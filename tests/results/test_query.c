@@ -368,7 +368,10 @@ static void a_diverged_run_shows_its_error_nan_and_events(void **state)
     int64_t id;
     recorder *r = rig_begin(&rig_run, &id);
     struct run_outcome outcome = {.status = "diverged", .error = "loss of worker 1"};
-    recorder_evaluation(r, &(struct evaluation_record){.train_loss = NAN,
+    recorder_evaluation(
+        r, &(struct evaluation_record){.validation_accuracy = NAN, .test_loss = 8.209e33});
+    recorder_evaluation(r, &(struct evaluation_record){.updates = 1,
+                                                       .train_loss = NAN,
                                                        .validation_accuracy = NAN,
                                                        .test_loss = NAN,
                                                        .test_accuracy = 0.1});
@@ -378,6 +381,7 @@ static void a_diverged_run_shows_its_error_nan_and_events(void **state)
     assert_contains(answer, "error          loss of worker 1\n");
     assert_contains(answer, "(validation -, test loss NaN)");
     assert_contains(answer, "       NaN      0.0000          -       NaN   0.1000  ####\n");
+    assert_contains(answer, " 8.209e+33 ");
     assert_contains(answer, "1.25 s  error    not_finite, worker 1: its loss\n");
 }
 

@@ -122,6 +122,21 @@ static void tuning_on_text_is_by_loss(void **state UNUSED)
     assert_contains(answer, ",loss,0.8,2.25,");
 }
 
+/* As `gradlag reproduce` does, the query takes the first of equal trials. */
+static void the_first_of_equal_trials_is_the_best(void **state UNUSED)
+{
+    static const struct recorded_trial trials[] = {
+        {"e/tuning", "a", "{\"lr\":3}", 3, 0.5, 1, 0.9},
+        {"e/tuning", "a", "{\"lr\":2}", 2, 0.5, 1, 0.9},
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.5, 1, 0.9},
+        {"e", "a", "{\"lr\":3}", 3, 0.6, 1, 0.75},
+    };
+    RECORD(trials);
+    assert_int_equal(ask_for_trials("e/tuning"), 1);
+    assert_contains(answer, ",3,3,3,0.9,");
+    assert_contains(answer, ",1,0.75,");
+}
+
 /* A finished run may have a loss that is not a number. */
 static void a_trial_that_lacks_a_loss_ranks_last(void **state UNUSED)
 {
@@ -289,6 +304,7 @@ int main(void)
         RIG_TEST(trials_of_different_clusters_are_not_compared),
         RIG_TEST(tuning_without_test_split_is_by_loss),
         RIG_TEST(tuning_on_text_is_by_loss),
+        RIG_TEST(the_first_of_equal_trials_is_the_best),
         RIG_TEST(a_trial_that_lacks_a_loss_ranks_last),
         RIG_TEST(only_tuning_and_searches_have_trials),
         RIG_TEST(an_arm_is_behind_the_best_on_its_cluster),

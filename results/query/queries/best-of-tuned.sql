@@ -36,7 +36,7 @@ trial AS (
                     SELECT key, value FROM json_each(settings)
                     WHERE key IN ('batch', 'delay') OR key LIKE 'consistency.%' ORDER BY key))
            ELSE levels_of_per END AS axes,
-           sum(runs_of_seed) AS runs, avg(accuracy_of_seed) AS validation_accuracy,
+           min(id) AS first_run, sum(runs_of_seed) AS runs, avg(accuracy_of_seed) AS validation_accuracy,
            avg(loss_of_seed) AS validation_loss, count(loss_of_seed) < count(*) AS lacks_loss, max(seed_diverged) AS diverged,
            max(CASE WHEN tuning AND dataset IN ('text', 'grammar') THEN NULL ELSE any_accuracy END) AS accuracy
     FROM trial_of_seed
@@ -51,7 +51,7 @@ scored AS ( -- score: more is better
                                    model, dataset, cluster, axes)),
 ranked AS (
     SELECT *, count(*) OVER family AS trials, sum(runs) OVER family AS trial_runs,
-           row_number() OVER (family ORDER BY diverged, best_by = 'loss' AND lacks_loss, score DESC) AS place
+           row_number() OVER (family ORDER BY diverged, best_by = 'loss' AND lacks_loss, score DESC, first_run) AS place
     FROM scored
     WINDOW family AS (PARTITION BY experiment, arm, mode, consistency, damping, correction, workers,
                                    model, dataset, cluster, axes))

@@ -8,7 +8,7 @@
 -- optimistic), over the seeds up to the last one that all configurations have. Configurations with a diverged run rank last. All
 -- configurations in the file count, also those that a tuned arm no longer has since its trials changed: the tables of `reproduce` leave
 -- them out. Runs of one seed count as one, their mean. margin: mean difference on the same seeds (n), interval: half its width; ahead:
--- undecided if 0 is in the interval; slow_workers are slow_factor times slower. Square roots are computed by Newton's method, as in the
+-- undecided if 0 is in the interval or the side ahead has a diverged run; slow_workers are slow_factor times slower. Square roots are computed by Newton's method, as in the
 -- view accuracy_by_workers.
 -- No rows: no cluster has finished runs of both sides with the same seeds
 WITH measured_run AS (
@@ -43,7 +43,7 @@ of_seed AS ( -- runs of one seed count as one, their mean
     GROUP BY experiment, model, dataset, workers, cluster, side, arm, settings, seed),
 ranked AS (
     SELECT c.experiment, c.model, c.dataset, c.workers, c.cluster, c.side, c.arm, c.settings, min(c.config) AS config,
-           max(c."commit") AS "commit", max(c.metric) AS metric,
+           max(c."commit") AS "commit", max(c.metric) AS metric, max(c.diverged) AS diverged,
            row_number() OVER (PARTITION BY c.experiment, c.model, c.workers, c.cluster, c.side
                               ORDER BY max(c.diverged), avg(c.choice) DESC, c.arm) AS place
     FROM of_seed AS c JOIN common USING (experiment, model, workers, cluster)
@@ -51,7 +51,8 @@ ranked AS (
     GROUP BY c.experiment, c.model, c.workers, c.cluster, c.side, c.arm, c.settings
     HAVING max(c.finished)),
 pair AS (
-    SELECT s.*, s.arm AS sync_arm, a.arm AS async_arm, x.score AS x, y.score AS y, y.score - x.score AS d
+    SELECT s.*, s.arm AS sync_arm, a.arm AS async_arm, s.diverged AS sync_diverged, a.diverged AS async_diverged,
+           x.score AS x, y.score AS y, y.score - x.score AS d
     FROM ranked AS s
     JOIN ranked AS a USING (experiment, model, workers, cluster)
     JOIN of_seed AS x ON x.cluster = s.cluster AND x.experiment IS s.experiment AND x.workers = s.workers AND x.model = s.model
@@ -61,7 +62,7 @@ pair AS (
     WHERE s.place = 1 AND a.place = 1 AND s.side = 'synchronous' AND a.side = 'asynchronous'
       AND x.score IS NOT NULL AND y.score IS NOT NULL),
 compared AS (
-    SELECT experiment, model, dataset, workers, config, "commit", metric, sync_arm, async_arm, count(*) AS n,
+    SELECT experiment, model, dataset, workers, config, "commit", metric, sync_arm, async_arm, sync_diverged, async_diverged, count(*) AS n,
            iif(metric = 'loss', -1, 1) * avg(x) AS sync_score, iif(metric = 'loss', -1, 1) * avg(y) AS async_score,
            avg(d) AS difference,
            CASE WHEN count(*) > 1 THEN
@@ -84,7 +85,7 @@ SELECT experiment, model, dataset, workers, config ->> '$."pace.worker_cv"' AS w
        CASE WHEN config ->> '$."pace.worker"' >= 0 THEN config ->> '$."pace.slow_workers"' ELSE 0 END AS slow_workers,
        CASE WHEN config ->> '$."pace.worker"' >= 0 THEN config ->> '$."pace.factor"' ELSE 1 END AS slow_factor,
        config ->> '$."pace.mean_ms"' AS mean_ms, config ->> '$."network.gbps"' AS gbps, config ->> '$."network.latency_ms"' AS latency_ms,
-       CASE WHEN abs(difference) > interval THEN iif(difference > 0, 'asynchronous', 'synchronous')
+       CASE WHEN abs(difference) > interval AND NOT iif(difference > 0, async_diverged, sync_diverged) THEN iif(difference > 0, 'asynchronous', 'synchronous')
             ELSE 'undecided' END AS ahead,
        abs(difference) AS margin, interval, n, metric,
        sync_arm, sync_score, async_arm, async_score, "commit"
