@@ -24,6 +24,7 @@ import inspect
 import json
 import math
 import mmap
+import operator
 import os
 import socket
 import sys
@@ -83,6 +84,14 @@ def shapes(values):
     if empty or not found:
         raise ValueError(f"parameters() returned {empty[0] if empty else 'no parameter'}: return a dict of name -> initial values, each with one or more values")
     return found
+
+
+def _counts(samples):
+    """The attribute `samples` with numbers of Python, for JSON."""
+    try:
+        return {split: operator.index(count) for split, count in samples.items()}
+    except (AttributeError, TypeError):
+        raise TypeError(f"samples must be a dict of split -> number of samples, such as {{'train': 60000}}, not {samples!r}") from None
 
 
 class _Vector:
@@ -149,7 +158,7 @@ def _checked(model, gradients, shapes):
     for name, shape in shapes.items():
         if name not in gradients:
             _refuse(model, "gradient", f"no gradient of parameter '{name}'")
-        if numpy.shape(gradients[name]) != shape:
+        if (numpy.shape(gradients[name]) or (1,)) != shape:  # as shapes() counts a number
             _refuse(model, "gradient", f"'{name}' with shape {numpy.shape(gradients[name])}; its parameter has {shape}")
     return gradients
 
@@ -193,7 +202,7 @@ class _Peer:
         self.gradients = _Vector(mmap.mmap(-1, count * 4), 0, self.shapes)  # until a request names a place in shared memory
         self.vector = functools.lru_cache(64)(lambda region, offset: _Vector(self.regions[region], offset, self.shapes))
         return {"parameters": [{"name": name, "shape": stored(shape), "hidden": name not in not_hidden} for name, shape in self.shapes.items()],
-                "samples": dict(self.model.samples), "classes": int(self.model.classes),
+                "samples": _counts(self.model.samples), "classes": int(self.model.classes),
                 "copy": bool(getattr(self.model, "copy", False)), **describe()}
 
     def map(self, message):

@@ -123,6 +123,11 @@ class OwnModels(InFolder):
         row = self.program("return 1.0, 0, {'w': parameters['w'] + rng.normal(size=3)}")
         self.assertEqual(row["status"], "finished")
 
+    def test_numbers_may_be_those_of_numpy_and_without_dimensions(self):
+        row = self.program("return 1.0, 0, {'w': numpy.float32(1)}", train="numpy.arange(64).size + numpy.int64(0)", parameters="{'w': 0.0}")
+        self.assertEqual(row["status"], "finished")
+        self.expect(3, "(2,)", "return 1.0, 0, {'w': numpy.zeros(2)}", parameters="{'w': 0.0}")
+
     def expect(self, code, named, body, **more):
         with self.assertRaises(gradlag.Error) as caught:
             self.program(body, **more)
@@ -202,8 +207,10 @@ class OwnModels(InFolder):
         self.expect(3, "ValueError", "raise ValueError('.' + 'ö' * 1000)")
         self.assertEqual(len(gradlag.runs()), 2)
 
-    def test_an_answer_that_is_no_json_is_an_error(self):
-        self.expect(3, "int64", "return 1.0, 0, {'w': parameters['w']}", train="numpy.int64(64)")
+    def test_samples_that_are_no_numbers_are_an_error(self):
+        for train in ("3.5", "None", "[64]"):
+            with self.subTest(train=train):
+                self.expect(3, "samples", "return 1.0, 0, {'w': parameters['w']}", train=train)
 
     def test_a_loss_that_is_not_finite_is_divergence(self):
         self.expect(6, "loss", "return float('nan'), 0, {'w': parameters['w']}")

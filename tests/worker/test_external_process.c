@@ -78,11 +78,35 @@ static void answers_after_a_request_to_stop_have_a_limit_each(void **state)
     json_decref(request);
 }
 
+/* A NUL byte in the output does not end the text, and no error ends within a character. */
+static void an_error_has_whole_lines_and_characters(void **state)
+{
+    (void)state;
+    external_process *p;
+    char text[701] = "x";
+    json_t *request = json_pack("{s:s}", "type", "open"), *answer;
+    assert_int_equal(
+        external_process_start(&p, "printf 'first\\0rest\\nthe cause\\n'; exit 3", 1, 30, NULL),
+        OK);
+    assert_int_equal(external_process_ask(p, "open", request, &answer), ERROR_PEER);
+    assert_non_null(strstr(error_message(), "first rest\nthe cause"));
+    for (int first = 1; first <= 2; first++) { /* an array of either parity ends within one */
+        for (size_t i = (size_t)first; i + 2 < sizeof text; i += 2)
+            memcpy(text + i, "é", 3);
+        text[first - 1] = 'x';
+        assert_int_equal(external_process_fail(p, "%s", text), ERROR_DATA);
+        assert_non_null(strstr(error_message(), "é\nIts last lines"));
+    }
+    external_process_end(&p);
+    json_decref(request);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_leader_that_cannot_start_the_shell_ends),
         cmocka_unit_test(what_a_program_writes_at_its_end_does_not_block_it),
+        cmocka_unit_test(an_error_has_whole_lines_and_characters),
         cmocka_unit_test(answers_after_a_request_to_stop_have_a_limit_each),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

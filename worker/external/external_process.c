@@ -197,6 +197,8 @@ static void read_output(external_process *p)
             p->output = -1;
             return;
         }
+        for (char *nul = bytes; (nul = memchr(nul, '\0', (size_t)(bytes + length - nul))) != NULL;)
+            *nul = ' '; /* it would end the text */
         keep_output(p, bytes, (size_t)length);
         log_debug("model.command: %.*s", (int)length, bytes);
     }
@@ -269,6 +271,16 @@ static const char *last_lines(external_process *p, char out[TAIL_BYTES + 32])
     return out;
 }
 
+/* Removes a character of which the end of an array has cut a part. */
+static void remove_cut_character(char *text)
+{
+    size_t at = strlen(text);
+    for (int rest = 0; rest < 3 && at > 0 && (text[at - 1] & 0xc0) == 0x80; rest++)
+        at--;
+    if (at > 0 && text_utf8_length(text + at - 1) == 0)
+        text[at - 1] = '\0';
+}
+
 status external_process_fail(external_process *p, const char *format, ...)
 {
     char message[512], lines[TAIL_BYTES + 32];
@@ -276,6 +288,7 @@ status external_process_fail(external_process *p, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    remove_cut_character(message);
     return error_set(ERROR_DATA, __FILE__, __LINE__, "model.command '%.200s': %s%s", p->command,
                      message, last_lines(p, lines));
 }
