@@ -334,6 +334,7 @@ status run_checkpoint_save(const struct run_checkpoint *s, recorder *r)
         if (lists[i].at != NULL)
             notes[count++] = (struct checkpoint_note){list_names[i], lists[i].at};
     TRY(check_replaces(path.at, s->settings));
+    recorder_flush(r);
     TRY(checkpoint_write(path.at, tensors.at, tensors.count, notes, count));
     if (r != NULL && stat(path.at, &about) == 0 && S_ISREG(about.st_mode)) {
         TRY(run_checkpoint_hash(path.at, sha256));

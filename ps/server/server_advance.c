@@ -237,6 +237,10 @@ static bool gathering(struct server *s)
     }
     if (leader_awaits(s) != NULL)
         return false;
+    if (s->followers.differ) {
+        leave(s);
+        return true;
+    }
     s->followers.gathered = true;
     if (server_has_failed(s) || s->gather_for == STATE_LEAVING)
         wind_up(s);

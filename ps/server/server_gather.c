@@ -25,7 +25,7 @@ void leader_gather(struct server *s, bool states)
         f->at[i].bytes = 0;
     }
     f->paused = true;
-    f->gathered = false;
+    f->gathered = f->differ = false;
     copy_own(s, states);
 }
 
@@ -74,8 +74,11 @@ const char *leader_take_slice(struct server *s, struct follower *f,
     uint8_t *at = place_of(s, f, m);
     if (at == NULL)
         return "sent a part of its slice out of order";
-    if (s->one_order && m->slice.version != server_core_version(s->core))
-        return "has another version than server 0, although both use one order";
+    if (s->one_order && m->slice.version != server_core_version(s->core)) {
+        if (!server_has_failed(s))
+            return "has another version than server 0, although both use one order";
+        s->followers.differ = true; /* the push that ended training is in some slices only */
+    }
     memcpy(at, r->payload, m->payload_bytes);
     s->since_ns = clock_ns(); /* the limit begins again with each part */
     return NULL;

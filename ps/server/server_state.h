@@ -199,6 +199,7 @@ struct followers {
     float *states;     /* [state_count], likewise; NULL: no checkpoint needs them */
     size_t state_count;
     bool gathered; /* `parameters` are of the latest version */
+    bool differ;   /* after a failure: the slices in `parameters` have different versions */
     bool paused;   /* the followers are paused */
 };
 

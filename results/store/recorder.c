@@ -27,6 +27,7 @@ enum {
     BLOCKS_WAKE_WRITER = 4, /* the writer starts early when so many blocks wait */
     COMMIT_INTERVAL_S = 1,
     LAST_TRY_S = 2, /* how long the end of a run retries while the disk is full */
+    FLUSH_S = 2,    /* how long recorder_flush() waits while the file is locked */
 };
 
 _Static_assert(sizeof(struct row) <= 208, "BLOCKS_AT_MOST blocks take at most 256 MiB");
@@ -47,9 +48,10 @@ struct recorder {
 
     pthread_mutex_t lock;
     pthread_cond_t work; /* signals the writer: blocks wait, or stop is set */
-    pthread_cond_t room; /* signals callers: spare blocks exist */
+    pthread_cond_t room; /* signals callers: spare blocks exist, or the writer has written */
     struct block *first, *last, *spare;
-    size_t waiting, blocks; /* blocks in the list; all blocks */
+    size_t waiting, blocks;              /* blocks in the list; all blocks */
+    uint64_t drains_begun, drains_ended; /* how often the writer took the list */
     bool stop;
     bool urgent; /* the writer starts at once */
 
@@ -157,6 +159,7 @@ static bool drain(recorder *r)
         return true;
     r->first = r->last = NULL;
     r->waiting = 0;
+    r->drains_begun++;
     pthread_mutex_unlock(&r->lock);
     if (!atomic_load(&r->failed))
         done = write_or_fail(r, first);
@@ -166,13 +169,14 @@ static bool drain(recorder *r)
         b->used = 0;
     }
     pthread_mutex_lock(&r->lock);
+    r->drains_ended++;
+    pthread_cond_broadcast(&r->room);
     if (!done) {
         put_back(r, first, last, count);
         return false;
     }
     last->next = r->spare;
     r->spare = first;
-    pthread_cond_broadcast(&r->room);
     return true;
 }
 
@@ -283,6 +287,24 @@ static void put_row(recorder *r)
     pthread_mutex_unlock(&r->lock);
 }
 
+void recorder_flush(recorder *r)
+{
+    struct timespec until;
+    int code = 0;
+    if (r == NULL)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += FLUSH_S;
+    pthread_mutex_lock(&r->lock);
+    /* If the writer is writing now, it has not taken the rows of the list. */
+    const uint64_t wanted = r->drains_begun + (r->first != NULL);
+    r->urgent = r->urgent || r->first != NULL;
+    pthread_cond_signal(&r->work);
+    while (r->drains_ended < wanted && code != ETIMEDOUT)
+        code = pthread_cond_timedwait(&r->room, &r->lock, &until);
+    pthread_mutex_unlock(&r->lock);
+}
+
 void recorder_push(recorder *r, const struct push_record *row)
 {
     take_row(r, ROW_PUSH)->push = *row;
@@ -373,7 +395,7 @@ status recorder_open(recorder **out, const char *path)
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&r->work, &monotonic);
-    pthread_cond_init(&r->room, NULL);
+    pthread_cond_init(&r->room, &monotonic);
     pthread_condattr_destroy(&monotonic);
     for (; r->blocks < BLOCKS_AT_OPEN; r->blocks++) {
         struct block *b = NULL;

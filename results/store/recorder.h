@@ -90,6 +90,9 @@ void recorder_event_between(recorder *r, double at_seconds, uint64_t push_number
 /* Like recorder_event_between(), which records for server 0, but for any server. */
 void recorder_event_at(recorder *r, uint32_t server, double at_seconds, uint64_t push_number,
                        enum severity severity, const char *code, int worker, const char *detail);
+/* Returns when the rows so far are committed, after two seconds, or if the disk is full. Call it
+ * before a checkpoint replaces another: a restart from it writes no earlier rows. NULL-safe. */
+void recorder_flush(recorder *r);
 /* The row is written at once: a restart reads it. */
 void recorder_checkpoint(recorder *r, uint64_t version, const char *path, const char *sha256);
 /* The run continues from a checkpoint: this JSON object becomes member `resumed` of run.host. */

@@ -372,6 +372,21 @@ static void divergence_at_one_server_ends_the_run_at_all_servers(void **state)
     process_expect_nothing_left(r);
 }
 
+/* The last push is in the slices of some servers only, so their versions differ. */
+static void slices_may_differ_after_a_divergence(void **state)
+{
+    struct process_rig *r = *state;
+    for (unsigned i = 0; i < 6; i++) {
+        assert_int_equal(RIG_RUN(r, "run", "mode=async", "model=mlp", "dataset=gaussian",
+                                 "dataset.size=4", "dataset.samples=256", "batch=8", "workers=4",
+                                 "servers=2", "epochs=2", "lr=3000", "warmup_epochs=0",
+                                 "damping=inverse", "correction=dc-asgd-c"),
+                         ERROR_DIVERGED);
+        assert_null(strstr(process_errors(r), "server: error"));
+    }
+    process_expect_nothing_left(r);
+}
+
 /* ---- by hand --------------------------------------------------------------------------------- */
 
 /* Two servers and two workers, each in its own folder. The first folder has the results file. */
@@ -525,6 +540,7 @@ int main(void)
         TEST(several_servers_continue_without_a_lost_worker_and_replay),
         TEST(a_stopped_run_of_several_servers_replays),
         TEST(divergence_at_one_server_ends_the_run_at_all_servers),
+        TEST(slices_may_differ_after_a_divergence),
         TEST(servers_and_workers_are_started_by_hand),
         TEST(a_lost_worker_is_replaced_and_the_run_replays),
         TEST(contradicting_roles_are_errors),

@@ -64,6 +64,23 @@ static void rows_are_visible_during_the_run(void **state)
     rig_finish(r, &rig_outcome);
 }
 
+static void rows_are_there_after_a_flush(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    for (uint64_t i = 1; i <= 8; i++) {
+        struct push_record p = rig_push(i);
+        char number[24];
+        recorder_push(r, &p);
+        recorder_flush(r);
+        snprintf(number, sizeof number, "%llu", (unsigned long long)i);
+        assert_string_equal(rig_ask("SELECT count(*) FROM push"), number);
+    }
+    recorder_flush(r); /* no row waits */
+    rig_finish(r, &rig_outcome);
+}
+
 static void outcomes_are_stored_as_text(void **state)
 {
     (void)state;
@@ -485,6 +502,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RIG_TEST(every_recorded_row_is_in_the_file),
         RIG_TEST(rows_are_visible_during_the_run),
+        RIG_TEST(rows_are_there_after_a_flush),
         RIG_TEST(outcomes_are_stored_as_text),
         RIG_TEST(reasons_are_stored_as_text),
         RIG_TEST(waited_for_and_the_position_of_events_are_recorded),
