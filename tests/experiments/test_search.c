@@ -91,38 +91,34 @@ static void open_search(struct search *out, const struct space *space, const cha
 }
 #define OPEN(out, space, ...) open_search(out, space, (const char *const[]){__VA_ARGS__, NULL})
 
-/* The end needs five digits, and the width of the range is a thousandth of its numbers. */
-static void a_narrow_range_keeps_its_ends_and_differing_points(void **state)
+static void expect_grid(const char *key, const char *range, const char *const values[3])
 {
-    (void)state;
     struct space s = {0};
     struct search grid;
     struct settings point = {0};
     size_t added;
-    assert_int_equal(space_add_range(&s, "momentum", "0.999..0.99999:3", "here"), OK);
+    assert_int_equal(space_add_range(&s, key, range, "here"), OK);
     OPEN(&grid, &s, "search=grid");
     assert_int_equal(search_next(&grid, &added), OK);
     assert_int_equal(added, 3);
     for (size_t i = 0; i < added; i++)
         search_settings(&grid, &grid.trials[i], &point);
-    assert_string_equal(point.at[0].value, "0.999");
-    assert_string_equal(point.at[1].value, "0.999495");
-    assert_string_equal(point.at[2].value, "0.99999");
-    settings_free(&point);
-    search_close(&grid);
-    space_close(&s);
-    /* Ends with more digits than the points between them. */
-    assert_int_equal(space_add_range(&s, "lr", "0.123456..0.654321:3", "here"), OK);
-    OPEN(&grid, &s, "search=grid");
-    assert_int_equal(search_next(&grid, &added), OK);
     for (size_t i = 0; i < added; i++)
-        search_settings(&grid, &grid.trials[i], &point);
-    assert_string_equal(point.at[0].value, "0.123456");
-    assert_string_equal(point.at[1].value, "0.3889");
-    assert_string_equal(point.at[2].value, "0.654321");
+        assert_string_equal(point.at[i].value, values[i]);
     settings_free(&point);
     search_close(&grid);
     space_close(&s);
+}
+
+/* The end of the first range needs five digits, and its width is a thousandth of its numbers. The
+ * ends of the second one have more digits than the point between them. */
+static void a_narrow_range_keeps_its_ends_and_differing_points(void **state)
+{
+    (void)state;
+    expect_grid("momentum", "0.999..0.99999:3",
+                (const char *const[3]){"0.999", "0.999495", "0.99999"});
+    expect_grid("lr", "0.123456..0.654321:3",
+                (const char *const[3]){"0.123456", "0.3889", "0.654321"});
 }
 
 /* Minimum at lr 0.03, momentum 0.5, damping inverse; it does not depend on the batch. */
