@@ -93,9 +93,10 @@ NVCC_FLAGS  := -std=c++17 -O3 -lineinfo -I. -DGRADLAG_CUDA $(NVCC_ARCHS) \
                $(if $(filter yes,$(WERROR)),-Xcompiler -Werror -Werror all-warnings)
 endif
 
-# No contraction and no fast math: numbers must not depend on the vector width.
+# No contraction and no fast math: numbers must not depend on the vector width. Without -fno-trapping-math gcc forms no vectors of a
+# loop that chooses between two numbers.
 # `override`: our flags are added to values from make's command line, too, not only to values from the environment.
-override CFLAGS  += -std=c17 -D_GNU_SOURCE -I. -I$(DIR) -fno-math-errno -ffp-contract=off -pthread $(WARN) \
+override CFLAGS  += -std=c17 -D_GNU_SOURCE -I. -I$(DIR) -fno-math-errno -fno-trapping-math -ffp-contract=off -pthread $(WARN) \
            $(CFLAGS_BUILD) $(ONEDNN_CFLAGS) $(LIB_CFLAGS) $(CUDA_CFLAGS)
 override LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 override LDLIBS  += $(ONEDNN_LIBS) $(LIB_LIBS) $(MPI_LIBS) $(CUDA_LIBS) -lm

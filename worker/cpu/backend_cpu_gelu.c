@@ -5,60 +5,52 @@
  */
 #include "base/memory.h"
 #include "worker/cpu/backend_cpu.h"
-#include "worker/cpu/backend_cpu_lines.h"
+#include "worker/cpu/backend_cpu_lanes.h"
 
-enum { LANES = VECTOR_LANES };
+#include <math.h>
 
 /* Φ(x) and φ(x) */
-VECTOR_INLINE void normal_of(const vector_line *x, vector_line *below, vector_line *density,
-                             bool avx512)
+VECTOR_INLINE float normal_of(float x, float *density)
 {
-    const vector_line size = (vector_line)((vector_bits)*x & 0x7fffffff);
-    const vector_line t = 1 / (size * 0.2316419f + 1);
-    vector_line e = *x * *x * -0.5f;
-    lines_exp(&e, avx512);
-    *density = e * 0.39894228040143268f;
-    vector_line p = t * 1.330274429f - 1.821255978f;
+    const float t = 1 / (fabsf(x) * 0.2316419f + 1);
+    *density = exponential(x * x * -0.5f) * 0.39894228040143268f;
+    float p = t * 1.330274429f - 1.821255978f;
     p = p * t + 1.781477937f;
     p = p * t - 0.356563782f;
     p = p * t + 0.319381530f;
-    *below = 1 - p * t * *density;
-    const vector_line zero = {0}, other = 1 - *below;
-    vector_mask negative;
-    vector_below(&negative, x, &zero, avx512);
-    lines_choose(below, &negative, &other);
+    const float below = 1 - p * t * *density, other = 1 - below;
+    return x < 0 ? other : below;
 }
 
-VECTOR_INLINE void apply_loop(const float *x, size_t count, float *y, bool avx512)
+VECTOR_CLONES static void apply(const float *restrict x, size_t count, float *restrict y)
 {
-    for (size_t i = 0; i < count; i += LANES) {
-        vector_line v, below, density;
-        lines_load(&v, x + i, count - i);
-        normal_of(&v, &below, &density, avx512);
-        v *= below;
-        lines_store(y + i, &v, count - i);
+    for (size_t i = 0; i < count; ++i) {
+        float density;
+        y[i] = x[i] * normal_of(x[i], &density);
     }
 }
 
-VECTOR_FORMS(static, void, apply, (const float *x, size_t count, float *y), x, count, y)
-
-/* to ← (or +=) g · (Φ(x) + x φ(x)) */
-VECTOR_INLINE void apply_backward_loop(const float *x, const float *g, size_t count, float *to,
-                                       bool add, bool avx512)
+/* to ← (or +=) g · (Φ(x) + x φ(x)). `add` is a constant in each copy: the compiler forms no vectors
+ * of a loop with a condition. */
+VECTOR_INLINE void backward_loop(const float *restrict x, const float *restrict g, size_t count,
+                                 float *restrict to, const bool add)
 {
-    for (size_t i = 0; i < count; i += LANES) {
-        vector_line v, slope, below, density;
-        lines_load(&v, x + i, count - i);
-        lines_load(&slope, g + i, count - i);
-        normal_of(&v, &below, &density, avx512);
-        slope *= below + v * density;
-        lines_put(to + i, &slope, count - i, add);
+    for (size_t i = 0; i < count; ++i) {
+        float density;
+        const float below = normal_of(x[i], &density);
+        const float slope = g[i] * (below + x[i] * density);
+        to[i] = add ? to[i] + slope : slope;
     }
 }
 
-VECTOR_FORMS(static, void, apply_backward,
-             (const float *x, const float *g, size_t count, float *to, bool add), x, g, count, to,
-             add)
+VECTOR_CLONES static void apply_backward(const float *x, const float *g, size_t count, float *to,
+                                         bool add)
+{
+    if (add)
+        backward_loop(x, g, count, to, true);
+    else
+        backward_loop(x, g, count, to, false);
+}
 
 static status forward(struct cpu *c UNUSED, backend_op *op UNUSED, const struct op_call *call)
 {

@@ -1,5 +1,5 @@
 #include "worker/cpu/backend_cpu.h"
-#include "worker/cpu/backend_cpu_lines.h"
+#include "worker/cpu/backend_cpu_lanes.h"
 
 #include <math.h>
 
@@ -108,72 +108,64 @@ VECTOR_CLONES void cpu_add_two(float *restrict out, const float *restrict a,
 
 /* ---- cross-entropy ---- */
 
-/* A row with fewer classes does not fill a line: expf is faster. */
-enum { LEAST_FOR_LINES = VECTOR_LANES };
+/* A row with fewer classes does not fill the lanes: expf is faster. */
+enum { LEAST_FOR_LANES = VECTOR_LANES };
 
-VECTOR_INLINE float largest_of_lines_loop(const float *row, uint32_t classes, bool avx512)
+VECTOR_CLONES static float largest_in_lanes(const float *row, uint32_t classes)
 {
-    vector_line most = (vector_line){0} + row[0], v;
-    for (size_t k = 0; k < classes; k += VECTOR_LANES) {
-        lines_load(&v, row + k, classes - k);
-        lines_fill(&v, classes - k, row[0]);
-        lines_larger(&most, &v, avx512);
+    enum { HALF = VECTOR_LANES / 2 };
+    vector_half most = (vector_half){0} + row[0], value;
+    uint32_t k = 0;
+    for (; k + HALF <= classes; k += HALF) {
+        memcpy(&value, row + k, sizeof value);
+        lanes_larger(&most, &value);
     }
-    return lines_largest(&most, avx512);
+    float largest = row[0];
+    for (size_t l = 0; l < HALF; ++l)
+        largest = largest < most[l] ? most[l] : largest;
+    for (; k < classes; ++k)
+        largest = largest < row[k] ? row[k] : largest;
+    return largest;
 }
-
-VECTOR_FORMS(static, float, largest_of_lines, (const float *row, uint32_t classes), row, classes)
 
 /* Index of the largest element; the first one among equal elements. */
 static uint32_t largest(const float *row, uint32_t classes)
 {
     uint32_t best = 0;
-    if (classes < LEAST_FOR_LINES) {
+    if (classes < LEAST_FOR_LANES) {
         for (uint32_t k = 1; k < classes; ++k)
             if (row[k] > row[best])
                 best = k;
         return best;
     }
-    const float most = largest_of_lines(row, classes);
+    const float most = largest_in_lanes(row, classes);
     while (best < classes && row[best] != most)
         ++best;
     return best < classes ? best : 0; /* NaN equals nothing */
 }
 
 /* Σ exp(row − most) */
-VECTOR_INLINE float sum_of_lines_loop(const float *row, uint32_t classes, float most, bool avx512)
+VECTOR_CLONES static float sum_in_lanes(const float *row, uint32_t classes, float most)
 {
-    vector_line sum = {0}, v;
-    for (size_t k = 0; k < classes; k += VECTOR_LANES) {
-        lines_load(&v, row + k, classes - k);
-        v -= most;
-        lines_exp(&v, avx512);
-        lines_fill(&v, classes - k, 0);
-        sum += v;
-    }
-    return lines_sum(&sum);
+    float sum[VECTOR_LANES] = {0};
+    const uint32_t whole = classes - classes % VECTOR_LANES;
+    for (uint32_t k = 0; k < whole; k += VECTOR_LANES)
+        for (uint32_t l = 0; l < VECTOR_LANES; ++l)
+            sum[l] += exponential(row[k + l] - most);
+    for (uint32_t k = whole; k < classes; ++k)
+        sum[k - whole] += exponential(row[k] - most);
+    vector_lanes lanes;
+    memcpy(lanes, sum, sizeof lanes);
+    return lanes_sum(lanes);
 }
-
-VECTOR_FORMS(static, float, sum_of_lines, (const float *row, uint32_t classes, float most), row,
-             classes, most)
 
 /* g += exp(row − most) × scale */
-VECTOR_INLINE void add_lines_loop(const float *row, uint32_t classes, float most, float scale,
-                                  float *g, bool avx512)
+VECTOR_CLONES static void add_in_lanes(const float *restrict row, uint32_t classes, float most,
+                                       float scale, float *restrict g)
 {
-    for (size_t k = 0; k < classes; k += VECTOR_LANES) {
-        vector_line v;
-        lines_load(&v, row + k, classes - k);
-        v -= most;
-        lines_exp(&v, avx512);
-        v *= scale;
-        lines_put(g + k, &v, classes - k, true);
-    }
+    for (uint32_t k = 0; k < classes; ++k)
+        g[k] += exponential(row[k] - most) * scale;
 }
-
-VECTOR_FORMS(static, void, add_lines,
-             (const float *row, uint32_t classes, float most, float scale, float *g), row, classes,
-             most, scale, g)
 
 /* Σ over classes of target × logit. */
 static float target_logit(const float *row, uint32_t classes, uint32_t label, struct op_targets t)
@@ -194,8 +186,8 @@ void cpu_cross_entropy(const struct cpu_answers *a, struct op_loss *loss)
         const float *row = a->logits + (size_t)n * a->classes;
         uint32_t best = largest(row, a->classes);
         float total = 1; /* exp(0) of the largest logit */
-        if (a->classes >= LEAST_FOR_LINES)
-            total = sum_of_lines(row, a->classes, row[best]);
+        if (a->classes >= LEAST_FOR_LANES)
+            total = sum_in_lanes(row, a->classes, row[best]);
         else
             for (uint32_t k = 0; k < a->classes; ++k)
                 total += k == best ? 0 : expf(row[k] - row[best]);
@@ -210,9 +202,9 @@ static void add_softmax(const struct cpu_answers *a, const float *row, float *g)
 {
     const float most = row[largest(row, a->classes)], valid = (float)a->valid;
     float total = 0;
-    if (a->classes >= LEAST_FOR_LINES) {
-        total = sum_of_lines(row, a->classes, most);
-        add_lines(row, a->classes, most, 1 / (total * valid), g);
+    if (a->classes >= LEAST_FOR_LANES) {
+        total = sum_in_lanes(row, a->classes, most);
+        add_in_lanes(row, a->classes, most, 1 / (total * valid), g);
         return;
     }
     for (uint32_t k = 0; k < a->classes; ++k)

@@ -5,7 +5,7 @@
  */
 #include "base/memory.h"
 #include "worker/cpu/backend_cpu.h"
-#include "worker/cpu/backend_cpu_lines.h"
+#include "worker/cpu/backend_cpu_lanes.h"
 
 #include <math.h>
 
@@ -21,51 +21,89 @@ struct cpu_layer_norm {
     struct row_statistics *statistics; /* [rows] */
 };
 
+VECTOR_INLINE void add_line(vector_lanes sum, const float *x)
+{
+#pragma GCC unroll 2
+    for (size_t h = 0; h < 2; ++h) {
+        vector_half v;
+        lanes_load(&v, x, h);
+        sum[h] += v;
+    }
+}
+
+VECTOR_INLINE void add_squares(vector_lanes sum, const float *x, float mean)
+{
+#pragma GCC unroll 2
+    for (size_t h = 0; h < 2; ++h) {
+        vector_half v;
+        lanes_load(&v, x, h);
+        v -= mean;
+        sum[h] += v * v;
+    }
+}
+
 VECTOR_INLINE struct row_statistics statistics_of(const float *x, size_t features)
 {
-    vector_line sum = {0}, square = {0}, v;
-    for (size_t i = 0; i < features; i += LANES) {
-        lines_load(&v, x + i, features - i);
-        sum += v;
+    vector_lanes sum = {0}, square = {0};
+    float end[LANES];
+    size_t i = 0;
+    for (; i + LANES <= features; i += LANES)
+        add_line(sum, x + i);
+    if (i < features) {
+        lanes_pad(end, x + i, features - i, 0);
+        add_line(sum, end);
     }
-    const float mean = lines_sum(&sum) / (float)features;
-    for (size_t i = 0; i < features; i += LANES) {
-        lines_load(&v, x + i, features - i);
-        v -= mean;
-        lines_fill(&v, features - i, 0);
-        square += v * v;
+    const float mean = lanes_sum(sum) / (float)features;
+    for (i = 0; i + LANES <= features; i += LANES)
+        add_squares(square, x + i, mean);
+    if (i < features) {
+        lanes_pad(end, x + i, features - i, mean);
+        add_squares(square, end, mean);
     }
-    const float variance = lines_sum(&square) / (float)features;
+    const float variance = lanes_sum(square) / (float)features;
     return (struct row_statistics){mean, 1 / sqrtf(variance + LAYER_NORM_EPSILON)};
 }
 
-VECTOR_CLONES static void normalise(const struct cpu_layer_norm *l, const float *x,
-                                    const float *scale, const float *shift, float *y)
+VECTOR_CLONES static void normalise(const struct cpu_layer_norm *l, const float *restrict x,
+                                    const float *restrict scale, const float *restrict shift,
+                                    float *restrict y)
 {
     const size_t features = l->features;
     for (size_t r = 0; r < l->rows; ++r, x += features, y += features) {
         const struct row_statistics s = l->statistics[r] = statistics_of(x, features);
-        for (size_t i = 0; i < features; i += LANES) {
-            vector_line v, w;
-            lines_load(&v, x + i, features - i);
-            lines_load(&w, scale + i, features - i);
-            v = (v - s.mean) * s.scale * w;
-            if (shift != NULL) {
-                lines_load(&w, shift + i, features - i);
-                v += w;
-            }
-            lines_store(y + i, &v, features - i);
-        }
+        if (shift != NULL)
+            for (size_t i = 0; i < features; ++i)
+                y[i] = (x[i] - s.mean) * s.scale * scale[i] + shift[i];
+        else
+            for (size_t i = 0; i < features; ++i)
+                y[i] = (x[i] - s.mean) * s.scale * scale[i];
     }
 }
 
-/* Line i of a row: x̂ and the gradient of y. */
-VECTOR_INLINE void load_pair(const struct row_statistics *s, const float *x, const float *g,
-                             size_t left, vector_line *normal, vector_line *slope)
+/* sum += h, product += h x̂ with h = γ g; `scale` NULL: h = g. */
+VECTOR_INLINE void add_pair(const struct row_statistics *s, const float *x, const float *g,
+                            const float *scale, vector_lanes sum, vector_lanes product)
 {
-    lines_load(normal, x, left);
-    *normal = (*normal - s->mean) * s->scale;
-    lines_load(slope, g, left);
+#pragma GCC unroll 2
+    for (size_t k = 0; k < 2; ++k) {
+        vector_half normal, h, w;
+        lanes_load(&normal, x, k);
+        lanes_load(&h, g, k);
+        if (scale != NULL) {
+            lanes_load(&w, scale, k);
+            h *= w;
+        }
+        sum[k] += h;
+        product[k] += h * ((normal - s->mean) * s->scale);
+    }
+}
+
+VECTOR_INLINE void add_lanes(float *to, const vector_lanes lanes, size_t left)
+{
+    float values[LANES];
+    memcpy(values, lanes, sizeof values);
+    for (size_t l = 0; l < left && l < LANES; ++l)
+        to[l] += values[l];
 }
 
 /* γ's gradient += Σ g x̂; β's += Σ g (NULL: no β). */
@@ -74,41 +112,59 @@ VECTOR_CLONES static void add_to_scale(const struct cpu_layer_norm *l, const flo
 {
     const size_t features = l->features;
     for (size_t i = 0; i < features; i += LANES) {
-        vector_line sum = {0}, product = {0}, normal, slope;
+        vector_lanes sum = {0}, product = {0};
         for (size_t r = 0; r < l->rows; ++r) {
             const size_t at = r * features + i;
-            load_pair(&l->statistics[r], x + at, g + at, features - i, &normal, &slope);
-            product += slope * normal;
-            sum += slope;
+            if (i + LANES <= features) {
+                add_pair(&l->statistics[r], x + at, g + at, NULL, sum, product);
+            } else {
+                float x_end[LANES], g_end[LANES];
+                lanes_pad(x_end, x + at, features - i, 0);
+                lanes_pad(g_end, g + at, features - i, 0);
+                add_pair(&l->statistics[r], x_end, g_end, NULL, sum, product);
+            }
         }
-        lines_put(scale + i, &product, features - i, true);
+        add_lanes(scale + i, product, features - i);
         if (shift != NULL)
-            lines_put(shift + i, &sum, features - i, true);
+            add_lanes(shift + i, sum, features - i);
     }
 }
 
+VECTOR_INLINE void slopes_of_row(const struct row_statistics *s, const float *restrict x,
+                                 const float *restrict scale, const float *restrict g,
+                                 size_t features, float *restrict to, const bool add)
+{
+    vector_lanes sum = {0}, product = {0};
+    size_t i = 0;
+    for (; i + LANES <= features; i += LANES)
+        add_pair(s, x + i, g + i, scale + i, sum, product);
+    if (i < features) {
+        float x_end[LANES], g_end[LANES], scale_end[LANES];
+        lanes_pad(x_end, x + i, features - i, 0);
+        lanes_pad(g_end, g + i, features - i, 0);
+        lanes_pad(scale_end, scale + i, features - i, 0);
+        add_pair(s, x_end, g_end, scale_end, sum, product);
+    }
+    const float mean = lanes_sum(sum) / (float)features;
+    const float along = lanes_sum(product) / (float)features;
+    for (i = 0; i < features; ++i) {
+        const float normal = (x[i] - s->mean) * s->scale;
+        const float slope = (g[i] * scale[i] - mean - normal * along) * s->scale;
+        to[i] = add ? to[i] + slope : slope;
+    }
+}
+
+/* `add` is a constant in each copy of the loop: the compiler forms no vectors of a loop with a
+ * condition. */
 VECTOR_CLONES static void find_slopes(const struct cpu_layer_norm *l, const float *x,
                                       const float *scale, const float *g, float *to, bool add)
 {
     const size_t features = l->features;
-    for (size_t r = 0; r < l->rows; ++r, x += features, g += features, to += features) {
-        const struct row_statistics *s = &l->statistics[r];
-        vector_line sum = {0}, product = {0}, normal, slope, w;
-        for (size_t i = 0; i < features; i += LANES) {
-            load_pair(s, x + i, g + i, features - i, &normal, &slope);
-            lines_load(&w, scale + i, features - i);
-            sum += slope * w;
-            product += slope * w * normal;
-        }
-        const float mean = lines_sum(&sum) / (float)features;
-        const float along = lines_sum(&product) / (float)features;
-        for (size_t i = 0; i < features; i += LANES) {
-            load_pair(s, x + i, g + i, features - i, &normal, &slope);
-            lines_load(&w, scale + i, features - i);
-            w = (slope * w - mean - normal * along) * s->scale;
-            lines_put(to + i, &w, features - i, add);
-        }
-    }
+    for (size_t r = 0; r < l->rows; ++r, x += features, g += features, to += features)
+        if (add)
+            slopes_of_row(&l->statistics[r], x, scale, g, features, to, true);
+        else
+            slopes_of_row(&l->statistics[r], x, scale, g, features, to, false);
 }
 
 static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
