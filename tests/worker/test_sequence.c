@@ -327,7 +327,7 @@ static void a_loss_counts_the_tokens_of_valid_samples(void **state)
     fixture_close(&f);
 }
 
-/* With 40 classes the softmax runs in lines of 16; with fewer than 16 through expf. */
+/* With 40 classes the softmax runs in 16 lanes; with fewer than 16 through expf. */
 static void a_loss_of_many_classes_matches_finite_differences(void **state)
 {
     (void)state;
