@@ -56,6 +56,14 @@ unsigned threads_abandoned(void)
     return atomic_load(&abandoned);
 }
 
+void thread_flush_subnormals(void)
+{
+#if defined(__x86_64__)
+    const unsigned results_are_0 = 1 << 15, operands_are_0 = 1 << 6; /* FTZ and DAZ of MXCSR */
+    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | results_are_0 | operands_are_0);
+#endif
+}
+
 /* Processors that this thread may use; 0: unknown. */
 static unsigned allowed_processors(void)
 {

@@ -297,6 +297,7 @@ int command_main(int argc, char **argv)
 {
     open_standard_files();
     memory_keep_large_blocks();
+    thread_flush_subnormals();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_DFL); /* the parent may ignore it, and children inherit that; waitpid()
                                  needs the default */

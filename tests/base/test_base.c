@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -439,6 +440,38 @@ static void a_control_group_limits_processors_and_memory(void **state)
     }
 }
 
+static void *halve_the_smallest(void *out)
+{
+    volatile float least = FLT_MIN;
+    *(float *)out = least / 2;
+    return NULL;
+}
+
+/* The setting is one of the calling thread, and its threads inherit it. */
+static void *flush_and_start_a_thread(void *out)
+{
+    float *at = out;
+    pthread_t other;
+    thread_flush_subnormals();
+    halve_the_smallest(&at[0]);
+    assert_int_equal(thread_start(&other, halve_the_smallest, &at[1], "a thread"), OK);
+    pthread_join(other, NULL);
+    return NULL;
+}
+
+static void a_subnormal_number_is_0_if_wanted(void **state UNUSED)
+{
+    float found[3] = {1, 1, 1};
+    pthread_t wanted;
+    assert_int_equal(thread_start(&wanted, flush_and_start_a_thread, found, "a thread"), OK);
+    pthread_join(wanted, NULL);
+    halve_the_smallest(&found[2]);
+#if defined(__x86_64__)
+    assert_true(found[0] == 0 && found[1] == 0);
+#endif
+    assert_true(found[2] > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -460,6 +493,7 @@ int main(void)
                                         close_options),
         cmocka_unit_test(a_control_group_limits_processors_and_memory),
         cmocka_unit_test(a_signal_handler_has_a_stack_of_its_own),
+        cmocka_unit_test(a_subnormal_number_is_0_if_wanted),
         cmocka_unit_test_setup_teardown(a_bad_setting_is_a_usage_error_and_changes_nothing,
                                         open_options, close_options),
         cmocka_unit_test_setup_teardown(

@@ -1,4 +1,4 @@
-/* precision=auto: what runs, sweeps, replays and resumed runs record and use. */
+/* precision=auto: what runs, sweeps, replays and resumed runs record and use. Subnormal numbers. */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
 
@@ -187,6 +187,54 @@ static void errors_of_the_trial_are_those_of_the_run(void **state)
     process_expect_line(r, "precision", "auto");
 }
 
+/* Writes a copy of a checkpoint whose parameters all have these bits. The file: the length of the
+ * header, the header, the parameters. */
+static void copy_with_parameters(struct process_rig *r, const char *from, const char *to,
+                                 uint32_t bits)
+{
+    static unsigned char bytes[1 << 17];
+    uint64_t header;
+    FILE *f = fopen(process_path(r, from), "rb");
+    assert_non_null(f);
+    const size_t count = fread(bytes, 1, sizeof bytes, f);
+    assert_int_equal(fclose(f), 0);
+    assert_in_range(count, sizeof header + 1, sizeof bytes - 1);
+    memcpy(&header, bytes, sizeof header);
+    assert_in_range(header, 1, count - sizeof header - sizeof bits);
+    for (size_t at = sizeof header + header; at + sizeof bits <= count; at += sizeof bits)
+        memcpy(bytes + at, &bits, sizeof bits);
+    f = fopen(process_path(r, to), "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, count, f), count);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* With lr=0 an update copies the parameters, but a subnormal operand counts as 0. */
+static void training_computes_with_subnormal_numbers_as_0(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const modes[][2] = {{"mode=async", "engine=real"},
+                                           {"mode=sync", "engine=real"},
+                                           {"engine=virtual", "pace=gamma"}};
+#if !defined(__x86_64__)
+    skip();
+#endif
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "checkpoint=end.safetensors"), OK);
+    copy_with_parameters(r, "end.safetensors", "zero.safetensors", 0);
+    copy_with_parameters(r, "end.safetensors", "subnormal.safetensors", 0x00400000);
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, modes[i][0], modes[i][1], "lr=0",
+                                 "initial=zero.safetensors"),
+                         OK);
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, modes[i][0], modes[i][1], "lr=0",
+                                 "initial=subnormal.safetensors"),
+                         OK);
+    }
+    process_expect_answer(
+        r, "SELECT count(*) || count(DISTINCT parameters_sha256) FROM run WHERE id > 1", "61");
+    process_expect_nothing_left(r);
+}
+
 int main(void)
 {
 #define PROCESS_TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -199,6 +247,7 @@ int main(void)
         PROCESS_TEST(a_resumed_run_has_the_format_of_its_checkpoint),
         PROCESS_TEST(an_interrupted_run_resumes_with_its_answer),
         PROCESS_TEST(errors_of_the_trial_are_those_of_the_run),
+        PROCESS_TEST(training_computes_with_subnormal_numbers_as_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
