@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A finished run with a lower accuracy, in percent, counts as died: twice the chance level. */
+/* A finished run with a lower accuracy, in percent, counts as died: twice the chance level of ten
+ * classes. */
 #define DEAD 20
 
 static struct cell *find(const struct cells *c, const char *arm, int64_t column)

@@ -218,10 +218,10 @@ static void print_deaths(const struct verdict_cells *s, FILE *to)
         unsigned ended = cell->finished + cell->diverged;
         if (ended == 0 || cell->died <= 0)
             continue;
-        const char *start = cells++ > 0             ? ";"
-                            : by_accuracy(s->cells) ? "Runs that died (diverged, or no better than "
-                                                      "guessing twice):"
-                                                    : "Runs that diverged:";
+        const char *start = cells++ > 0 ? ";"
+                            : by_accuracy(s->cells)
+                                ? "Runs that died (diverged, or ended with less than 20 %):"
+                                : "Runs that diverged:";
         fprintf(to, "%s %s with %s: %.0f of %u", start, cell->arm->label, cell->title,
                 cell->died * ended, ended);
     }

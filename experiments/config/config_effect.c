@@ -51,7 +51,8 @@ static const struct damping_rule *chosen_damping(const options *o)
                                                       options_text(o, "damping"));
 }
 
-/* Keys whose recipe (local SGD, batch growth, warm-up, weight decay) is not chosen. */
+/* Keys that another key, with its initial value, leaves without a subject: of local SGD, batch
+ * growth, warm-up, weight decay, checkpoints, late workers and several servers. */
 static bool recipe_without_effect(const options *o, struct ineffective *out)
 {
     static const struct {
@@ -71,7 +72,14 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
         {"weight_decay_of", "optimizer", "lars", "another, because lars excludes vectors itself"},
         {"warmup", "lr_scaling", "none", "linear or sqrt"},
         {"decay", "schedule", "constant", "one that falls, such as linear"},
+        {"checkpoint_every", "checkpoint", "", "the path of a .safetensors file"},
+        {"join.after_s", "workers.max", "0", "more than workers"},
+        {"read", "servers", "1", "2 or more"},
     };
+    if (options_is(o, "post_local", "decay") && options_is(o, "schedule", "constant")) {
+        *out = (struct ineffective){"post_local", "schedule", "one that falls, such as linear"};
+        return true;
+    }
     bool local_sgd = options_integer(o, "local_steps") > 1 && options_is_initial(o, "post_local");
     /* Ranks exchange parameters, not gradients. */
     if (local_sgd && !options_is_initial(o, "compression")) {
@@ -195,9 +203,10 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
 {
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
-    if (options_text(o, "trace")[0] != '\0' && strcmp(options_text(o, "record"), "all") != 0) {
-        *out = (struct ineffective){"trace", "record",
-                                    "all, because the trace is made from these rows"};
+    const char *const of_rows = options_is_initial(o, "trace") ? "probe_every" : "trace";
+    if (!options_is_initial(o, of_rows) && strcmp(options_text(o, "record"), "all") != 0) {
+        *out =
+            (struct ineffective){of_rows, "record", "all, because its results are in these rows"};
         return true;
     }
     for (const struct option *key = global_keys; key->key != NULL; key++)
@@ -222,19 +231,6 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         *out = (struct ineffective){
             "resume", "mode",
             "sync or async; or use initial= to start a new run from its parameters"};
-        return true;
-    }
-    if (!options_is_initial(o, "checkpoint_every") && options_is_initial(o, "checkpoint")) {
-        *out = (struct ineffective){"checkpoint_every", "checkpoint",
-                                    "the path of a .safetensors file"};
-        return true;
-    }
-    if (!options_is_initial(o, "join.after_s") && options_is_initial(o, "workers.max")) {
-        *out = (struct ineffective){"join.after_s", "workers.max", "more than workers"};
-        return true;
-    }
-    if (options_integer(o, "servers") == 1 && !options_is_initial(o, "read")) {
-        *out = (struct ineffective){"read", "servers", "2 or more"};
         return true;
     }
     const struct optimizer_kind *its = (const struct optimizer_kind *)registry_find(

@@ -304,6 +304,14 @@ static status read_verdict(const struct role_process *p, status ended)
     return ended;
 }
 
+/* With `seconds` a warm-up in samples may turn out to be longer than training. */
+static void warn_of_late_warmup(const struct role_process *p, uint64_t samples_used)
+{
+    if (p->index == 0 && p->worker != NULL && options_real(p->settings, "seconds") > 0 &&
+        options_real(p->settings, "warmup_seconds") == 0)
+        role_warn_of_warmup(p->settings, samples_used, worker_epoch_samples(p->worker));
+}
+
 status role_finish_row(struct role_process *p, status ended, const struct training_outcome *outcome)
 {
     const char *how = ended == OK               ? "finished"
@@ -311,6 +319,8 @@ status role_finish_row(struct role_process *p, status ended, const struct traini
                       : ended == ERROR_DIVERGED ? "diverged"
                                                 : "failed";
     const struct error why = error_save();
+    if (ended == OK)
+        warn_of_late_warmup(p, outcome->samples_used);
     struct run_outcome row = {
         .status = how,
         .error = ended == OK || ended == STOPPED ? NULL : why.message,

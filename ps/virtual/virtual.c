@@ -210,7 +210,7 @@ static status handle(struct cluster_run *c, unsigned event, uint64_t now)
         return c->workers[w].dead ? worker_joins(c, w, now) : worker_dies(c, w, now);
     if (kind < event_of(c, 0, LIFE, 0)) {
         prepare(c, w);
-        return gradient_arrives(c, kind, w, now);
+        return gradient_arrives(c, (kind + 1) % c->count, w, now); /* event_of() */
     }
     if (kind == event_of(c, 0, COMPUTED, 0))
         messages_computed(c, w, now);

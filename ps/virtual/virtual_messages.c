@@ -3,10 +3,13 @@
 
 #include <math.h>
 
+/* Server 0 decides when training is evaluated. So of the arrivals at one time that at server 0 is
+ * the last, and an evaluation has each gradient at all servers or at none. */
 unsigned event_of(const struct cluster_run *c, unsigned w, enum virtual_kind kind, unsigned server)
 {
     const unsigned first[] = {0, c->count, c->count + 1, c->count + 2, 2 * c->count + 2};
-    return w * c->kinds + first[kind] + server;
+    const unsigned place = kind == ARRIVAL ? (server + c->count - 1) % c->count : server;
+    return w * c->kinds + first[kind] + place;
 }
 
 struct virtual_place *place_of(const struct cluster_run *c, unsigned w, unsigned server)

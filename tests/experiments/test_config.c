@@ -103,8 +103,7 @@ static void an_error_names_the_key_and_the_nearest_name(void **state)
     EXPECT_REFUSED("'no.yaml'", "no.yaml");
 }
 
-/* One idle key for each case; without it the same settings compose. `blamed` is what makes it
- * idle. */
+/* One idle key for each case, and what makes it idle. Without the key the settings compose. */
 static void keys_without_effect_are_refused(void **state)
 {
     (void)state;
@@ -130,7 +129,7 @@ static void keys_without_effect_are_refused(void **state)
         {{"mode=sync", "engine=virtual", "pace=gamma"}, "resume=x", "engine=virtual"},
         {{"mode=sync", "local_steps=2"}, "compression=fp16", "local_steps=2"},
         {{"mode=sync"}, "delay_correction=error-feedback", "delay=0"},
-        {{"mode=sync", "delay=00"}, "delay_correction=error-feedback", "delay=00"},
+        {{"record=evaluations"}, "probe_every=5", "record=evaluations"},
         {{"weight_decay=0.0"}, "weight_decay_of=matrices", "weight_decay=0.0"},
         {{"mode=sync"}, "delay_annealing=9", "delay=0"},
         {{"mode=sync"}, "checkpoint_every=1", "checkpoint="},
@@ -158,6 +157,7 @@ static void keys_without_effect_are_refused(void **state)
         {{"optimizer=lars", "weight_decay=0.1"}, "weight_decay_of=matrices", "optimizer=lars"},
         {{"warmup_epochs=3"}, "warmup=gradual", "lr_scaling=none"},
         {{"mode=sync", "schedule=constant"}, "decay=batch", "schedule=constant"},
+        {{"mode=sync", "local_steps=4", "schedule=constant"}, "post_local=decay", "post_local"},
         {{"schedule=step"}, "schedule.at=", "schedule.at=0.5"},
         {{"updates=9", "warmup_updates=3"}, "warmup_epochs=2", "warmup_updates=3"},
         {{"optimizer=sgd"}, "momentum=0", "optimizer=sgd"},

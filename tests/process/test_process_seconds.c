@@ -37,6 +37,24 @@ static void expect_timed(struct process_rig *r)
                           "ORDER BY id DESC) FROM evaluation WHERE " LAST) == 1);
 }
 
+/* The slower mode may end within a warm-up that is given in epochs. */
+static void a_warm_up_in_epochs_that_does_not_end_is_a_warning(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const modes[][2] = {{"mode=async", "engine=virtual"},
+                                           {"mode=sync", "engine=virtual"},
+                                           {"mode=async", "engine=real"},
+                                           {"mode=sync", "engine=real"}};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "batch=10", "seconds=0.2", "pace=constant",
+                                 "pace.mean_ms=20", modes[i][0], modes[i][1]),
+                         OK);
+        process_expect_errors_contain(r, "warmup_epochs=1");
+        assert_int_equal(RIG_RUN(r, "run", TIMED, modes[i][0], modes[i][1]), OK);
+        assert_null(strstr(process_errors(r), "warmup"));
+    }
+}
+
 static void both_modes_and_engines_end_at_their_time(void **state)
 {
     struct process_rig *r = *state;
@@ -190,6 +208,7 @@ static void a_length_on_the_command_line_replaces_a_list_of_lengths_in_a_file(vo
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(a_warm_up_in_epochs_that_does_not_end_is_a_warning),
         TEST(both_modes_and_engines_end_at_their_time),
         TEST(a_round_of_local_steps_ends_later),
         TEST(the_rate_goes_by_the_time),

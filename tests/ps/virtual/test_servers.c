@@ -153,6 +153,28 @@ static void snapshots_of_several_servers_compute_the_same_as_one_server(void **s
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT final_loss) FROM run"), "1");
 }
 
+/* If no message overtakes another, reads are whole, and evaluations and the final parameters have
+ * each gradient at all servers. Without a schedule the last update is not smaller than others. */
+static void without_jitter_torn_reads_compute_the_same_as_one_server(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const servers[][2] = {
+        {"servers=1", "read=snapshot"}, {"servers=2", "read=torn"}, {"servers=5", "read=torn"}};
+    for (size_t i = 0; i < COUNT_OF(servers); i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, servers[i][0], servers[i][1],
+                                 "schedule=constant", "evaluate_every=0.1", "server.apply_ms=1"),
+                         OK);
+    }
+    assert_int_equal(torn_reads(r), 0);
+    assert_int_equal(rows_of(r, 4), 60);
+    expect_replayed(r);
+    expect_one_hash(r);
+    process_expect_answer(r,
+                          "SELECT count(DISTINCT validation_loss || test_loss) = count(*) / 3 AND "
+                          "count(*) >= 15 FROM evaluation",
+                          "1");
+}
+
 /* By the named query: one row for each spread of versions, with its number of gradients. */
 static int torn_gradients_by_query(struct process_rig *r)
 {
@@ -349,6 +371,7 @@ int main(void)
         cmocka_unit_test(slices_for_whole_layers_are_cut_at_the_nearest_boundary),
         TEST(whole_layers_on_several_servers_compute_the_same_as_on_one),
         TEST(snapshots_of_several_servers_compute_the_same_as_one_server),
+        TEST(without_jitter_torn_reads_compute_the_same_as_one_server),
         TEST(reads_are_torn_if_messages_overtake_each_other),
         TEST(a_snapshot_takes_two_messages_more_than_a_torn_read),
         TEST(each_message_has_its_own_jitter),
