@@ -9,11 +9,10 @@
 #ifndef GRADLAG_RESULTS_RECORDS_H
 #define GRADLAG_RESULTS_RECORDS_H
 
+#include "base/measured.h"
+
 #include <stdbool.h>
 #include <stdint.h>
-
-/* A NaN that no computation yields: a quiet one with a payload of its own. */
-#define NOT_MEASURED __builtin_nan("0x676c6167")
 
 enum push_outcome { /* stored as text: "applied", … */
                     PUSH_APPLIED,
@@ -86,7 +85,7 @@ struct pass_record {
     double at_seconds; /* end of the pass */
 };
 
-/* If a split's accuracy is NaN, its accuracy and loss count as not measured. */
+/* The loss of an empty split is NOT_MEASURED. An accuracy that is NaN counts as not measured. */
 struct evaluation_record {
     uint64_t updates, samples;
     double seconds;

@@ -65,8 +65,9 @@ static inline void step_stats_add(struct step_stats *all, const struct step_stat
     all->watch_ns += one->watch_ns;
 }
 
-/* Losses in nats (regression: half squared errors); accuracies and shares as fractions. A value is
- * NaN if its split is empty. Accuracies and shares are NaN too if the data have no classes. */
+/* Losses in nats (regression: half squared errors); accuracies and shares as fractions. If a
+ * split is empty, its loss is NOT_MEASURED and its accuracy NaN. Accuracies and shares are NaN too
+ * if the data have no classes. */
 struct evaluation {
     double train_loss; /* the caller sets the mean training loss; NaN here */
     double validation_loss, validation_accuracy;

@@ -1,5 +1,6 @@
 /* worker_evaluation.c — evaluates parameters on the validation and test splits; see worker.h. */
 #include "base/helpers.h"
+#include "base/measured.h"
 #include "base/memory.h"
 #include "worker/worker_internal.h"
 
@@ -313,7 +314,7 @@ static void evaluation_of_split(const struct evaluation_sum *sums, size_t batche
         correct += sums[b].correct;
         count += (double)sums[b].count * targets;
     }
-    *mean_loss = batches == 0 ? NAN : loss / count;
+    *mean_loss = batches == 0 ? NOT_MEASURED : loss / count;
     *accuracy = batches == 0 ? NAN : correct / count;
 }
 

@@ -236,15 +236,6 @@ static void bind_finite(sqlite3_stmt *s, int index, double value)
         sqlite3_bind_null(s, index);
 }
 
-/* An accuracy is a count over a size, so it is NaN only if the split is empty. */
-static void bind_split(sqlite3_stmt *s, int index, double loss, double accuracy,
-                       const char *loss_column, struct nan_list *nan)
-{
-    bool empty = isnan(accuracy);
-    bind_real(s, index, empty && isnan(loss) ? NOT_MEASURED : loss, loss_column, nan);
-    bind_real(s, index + 1, empty ? NOT_MEASURED : accuracy, "", nan);
-}
-
 static void bind_evaluation(sqlite3_stmt *s, const struct evaluation_record *e)
 {
     struct nan_list nan = {.length = 0};
@@ -252,8 +243,10 @@ static void bind_evaluation(sqlite3_stmt *s, const struct evaluation_record *e)
     bind_count(s, 3, e->samples);
     bind_real(s, 4, e->seconds, "seconds", &nan);
     bind_real(s, 5, e->train_loss, "train_loss", &nan);
-    bind_split(s, 6, e->validation_loss, e->validation_accuracy, "validation_loss", &nan);
-    bind_split(s, 8, e->test_loss, e->test_accuracy, "test_loss", &nan);
+    bind_real(s, 6, e->validation_loss, "validation_loss", &nan);
+    bind_finite(s, 7, e->validation_accuracy);
+    bind_real(s, 8, e->test_loss, "test_loss", &nan);
+    bind_finite(s, 9, e->test_accuracy);
     bind_real(s, 11, e->took_seconds, "took_seconds", &nan);
     bind_finite(s, 12, e->top_class_share);
     bind_nan_list(s, 10, &nan);

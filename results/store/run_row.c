@@ -252,7 +252,8 @@ static status summarize(sqlite3 *db, int64_t run_id, const struct run_outcome *o
     static const char sql[] =
         "WITH measured AS ("
         "  SELECT * FROM evaluation WHERE run_id = :id"
-        "  AND (test_accuracy IS NOT NULL OR test_loss IS NOT NULL)),"
+        "  AND (test_accuracy IS NOT NULL OR test_loss IS NOT NULL"
+        "   OR instr(',' || not_a_number || ',', ',test_loss,') > 0)),"
         " last AS (SELECT * FROM measured ORDER BY updates DESC LIMIT 1),"
         " validated AS ("
         "  SELECT validation_accuracy FROM evaluation"

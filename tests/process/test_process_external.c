@@ -500,6 +500,36 @@ static void a_search_without_a_validation_split_ends_after_its_first_trial(void 
     process_expect_nothing_left(r);
 }
 
+/* Its losses at model.x=2 are NaN; it has no classes. */
+static const char nan_at_2[] =
+    "while read -r line; do case $line in\n"
+    "*'\"type\":\"open\"'*) case $line in *'\"x\":\"2\"'*) loss=null ;; *) loss=1 ;; esac\n"
+    "echo '{\"parameters\":[{\"name\":\"w\",\"shape\":[4]}],\"samples\":{\"train\":100,"
+    "\"validation\":10,\"test\":10}}' ;;\n"
+    "*'\"type\":\"evaluate\"'*) echo '{\"loss\":'$loss'}' ;;\n"
+    "*) echo '{\"loss\":1}' ;;\n"
+    "esac; done <&3 >&3\n";
+
+static void a_trial_whose_validation_loss_is_nan_is_not_the_best(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "nan.sh", nan_at_2);
+    process_write(r, "nan.yaml",
+                  "name: nan\nquestion: q\nworkers: [1]\nmetric: loss\nsettings: {model: external, "
+                  "model.command: sh nan.sh, engine: virtual, pace: gamma, updates: 5}\n"
+                  "arms: {a: {label: a, tune: {model.x: [2, 1]}}}\n");
+    if (RIG_RUN(r, "reproduce", "nan.yaml", "--quiet") != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_answer(r,
+                          "SELECT DISTINCT e.not_a_number FROM evaluation AS e JOIN run ON run.id "
+                          "= run_id WHERE settings ->> '$.\"model.x\"' = '2'",
+                          "\"validation_loss,test_loss\"");
+    process_expect_answer(r,
+                          "SELECT group_concat(DISTINCT settings ->> '$.\"model.x\"') FROM run "
+                          "WHERE experiment = 'nan'",
+                          "1");
+}
+
 int main(int argc, char **argv)
 {
     char self[400] = "";
@@ -529,6 +559,7 @@ int main(int argc, char **argv)
         PROCESS_TEST(settings_without_effect_are_refused),
         PROCESS_TEST(keys_reach_the_program_wherever_they_are_written),
         PROCESS_TEST(a_search_without_a_validation_split_ends_after_its_first_trial),
+        PROCESS_TEST(a_trial_whose_validation_loss_is_nan_is_not_the_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

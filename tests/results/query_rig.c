@@ -37,7 +37,7 @@ static void record_sample_rows(recorder *r, const struct sample_run *sample)
                                            .train_loss = 1,
                                            .test_loss = 1,
                                            .test_accuracy = sample->accuracy * (double)(i + 1) / 5,
-                                           .validation_loss = NAN,
+                                           .validation_loss = NOT_MEASURED,
                                            .validation_accuracy = NAN});
     }
     for (uint64_t i = 0; i < 100; i++) {

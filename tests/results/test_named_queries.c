@@ -148,7 +148,7 @@ static void record_with(const char *settings, unsigned seed, unsigned batch, dou
                                                        .seconds = 1,
                                                        .test_loss = 1,
                                                        .test_accuracy = accuracy,
-                                                       .validation_loss = NAN,
+                                                       .validation_loss = NOT_MEASURED,
                                                        .validation_accuracy = NAN});
     for (uint64_t i = 0; i < 100; i++) {
         struct push_record p = rig_push(i);

@@ -206,7 +206,7 @@ static void an_empty_split_is_not_measured_and_a_nan_loss_is_nan(void **state)
     recorder_evaluation(r, &(struct evaluation_record){.updates = 10,
                                                        .samples = 320,
                                                        .train_loss = NOT_MEASURED,
-                                                       .validation_loss = NAN,
+                                                       .validation_loss = NOT_MEASURED,
                                                        .validation_accuracy = NAN,
                                                        .test_loss = NAN,
                                                        .test_accuracy = 0.1});
@@ -215,6 +215,26 @@ static void an_empty_split_is_not_measured_and_a_nan_loss_is_nan(void **state)
     assert_string_equal(rig_ask("SELECT train_loss IS NULL AND validation_accuracy IS NULL AND "
                                 "validation_loss IS NULL FROM evaluation"),
                         "1");
+    assert_string_equal(rig_ask("SELECT final_loss IS NULL AND not_a_number = 'final_loss' "
+                                "FROM run"),
+                        "1");
+}
+
+/* Data without classes: every accuracy is NaN. */
+static void a_nan_loss_without_an_accuracy_is_the_last_one(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    for (unsigned u = 1; u <= 2; u++)
+        recorder_evaluation(r, &(struct evaluation_record){.updates = u,
+                                                           .validation_loss = u == 1 ? 0.5 : NAN,
+                                                           .validation_accuracy = NAN,
+                                                           .test_loss = u == 1 ? 0.5 : NAN,
+                                                           .test_accuracy = NAN});
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(rig_ask("SELECT not_a_number FROM evaluation WHERE updates = 2"),
+                        "validation_loss,test_loss");
     assert_string_equal(rig_ask("SELECT final_loss IS NULL AND not_a_number = 'final_loss' "
                                 "FROM run"),
                         "1");
@@ -509,6 +529,7 @@ int main(void)
         RIG_TEST(nan_infinity_and_not_measured_are_stored_differently),
         RIG_TEST(every_measured_column_can_be_nan_at_once),
         RIG_TEST(an_empty_split_is_not_measured_and_a_nan_loss_is_nan),
+        RIG_TEST(a_nan_loss_without_an_accuracy_is_the_last_one),
         RIG_TEST(a_repeated_step_replaces_the_first),
         RIG_TEST(recording_allocates_nothing_while_the_writer_keeps_up),
         RIG_TEST(figures_of_a_run_are_computed_from_its_rows),
