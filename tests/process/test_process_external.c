@@ -257,6 +257,7 @@ static const struct fault faults[] = {
     {"echo '{\"loss\":1,\"correct\":1000}'", NULL, ERROR_DATA, "correct"},
     {"echo '{\"loss\":1,\"correct\":1.0}'", NULL, ERROR_DATA, "correct"},
     {"echo " ONE "; echo " ONE, NULL, ERROR_DATA, "model.command"},
+    {"printf '{\"loss\":1}\\n\\0'", NULL, ERROR_DATA, "gradient"}, /* without a wait */
     {"sleep 1000 & exit 7", NULL, ERROR_PEER, "7"},
     {"echo '{\"loss\":null}'", NULL, ERROR_DIVERGED, "loss"},
     {"echo " ONE, "{}", ERROR_DATA, "parameters"},

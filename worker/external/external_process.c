@@ -404,8 +404,8 @@ static status receive_line(external_process *p, const char *what)
         if (length <= 0)
             return fail_ended(p, what);
         text_add_bytes(&p->received, bytes, (size_t)length);
-        if (bytes[length - 1] == '\n')
-            break; /* an answer is one line */
+        if (memchr(bytes, '\n', (size_t)length) != NULL)
+            break; /* an answer is one line; the parser refuses what follows it */
         if (p->received.length > ANSWER_BYTES)
             return external_process_fail(p,
                                          "its answer to '%s' is too long and has no end of line; "
