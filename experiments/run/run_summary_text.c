@@ -28,11 +28,13 @@ status run_summary_read(const char *results, int64_t run_id, const options *o,
         "SELECT final_accuracy, best_accuracy, validation_accuracy, final_loss, "
         "samples_per_second, updates, train_seconds, mean_staleness, max_staleness, "
         "max(0, square - mean * mean), collapsed, mean, gradients, "
-        "(SELECT clock FROM run_clock WHERE run_id = run.id) = 'virtual', (SELECT validation_loss "
-        "FROM last_evaluation WHERE run_id = %lld) "
-        "FROM run, counted WHERE id = %lld";
+        "(SELECT clock FROM run_clock WHERE run_id = run.id) = 'virtual', validation_loss, "
+        "abs(final_loss) = 9e999 OR instr(run.not_a_number, 'final_loss') > 0, "
+        "abs(validation_loss) = 9e999 OR instr(last.not_a_number, 'validation_loss') > 0 "
+        "FROM run, counted LEFT JOIN (SELECT validation_loss, not_a_number FROM evaluation "
+        "WHERE run_id = %lld ORDER BY updates DESC LIMIT 1) AS last ON true WHERE id = %lld";
     char sql[sizeof form + 72];
-    double v[15] = {0};
+    double v[17] = {0};
     snprintf(sql, sizeof sql, form, (long long)run_id, (long long)run_id, (long long)run_id);
     status result = query_numbers(results, sql, v, COUNT_OF(v));
     /* Some builds of SQLite have no sqrt(). */
@@ -53,7 +55,9 @@ status run_summary_read(const char *results, int64_t run_id, const options *o,
                              .staleness_cv = v[9],
                              .expected_cv = o != NULL ? staleness_spread_too_wide(o, &spread) : NAN,
                              .is_virtual = v[13] > 0,
-                             .collapsed = v[10] > 0}; /* false if unknown */
+                             .collapsed = v[10] > 0, /* false if unknown */
+                             .loss_diverged = v[15] > 0,
+                             .validation_loss_diverged = v[16] > 0};
     return result;
 }
 
@@ -69,20 +73,28 @@ static status row_text(const char *results, int64_t run_id, const char *column, 
     return result;
 }
 
+static void add_loss(struct text *out, const char *name, double loss, bool diverged)
+{
+    if (diverged)
+        text_add(out, "  %s not finite", name);
+    else if (isfinite(loss))
+        text_add(out, fabs(loss) < 1e9 ? "  %s %.4f" : "  %s %.4g", name, loss);
+}
+
 static void add_accuracy(struct text *out, const struct run_figures *f)
 {
-    double loss = f->loss;
-    if (isfinite(f->accuracy)) {
+    const bool tested = isfinite(f->accuracy) || isfinite(f->loss) || f->loss_diverged;
+    if (isfinite(f->accuracy))
         text_add(out, "accuracy %.2f%%%s", 100 * f->accuracy,
                  f->collapsed ? " (collapsed to one class)" : "");
-    } else if (isfinite(f->validation_accuracy) && !isfinite(loss)) { /* no test split */
+    else if (isfinite(f->validation_accuracy) && !tested)
         text_add(out, "validation accuracy %.2f%%", 100 * f->validation_accuracy);
-        loss = f->validation_loss;
-    } else {
+    else
         text_add(out, "accuracy not measured");
-    }
-    if (isfinite(loss))
-        text_add(out, "  loss %.4f", loss);
+    if (tested)
+        add_loss(out, "loss", f->loss, f->loss_diverged);
+    else
+        add_loss(out, "validation loss", f->validation_loss, f->validation_loss_diverged);
 }
 
 static void add_staleness(struct text *out, const struct run_figures *f)

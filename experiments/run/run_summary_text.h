@@ -16,6 +16,8 @@ struct run_figures {                      /* NaN: the row has no value */
                            (staleness_spread.h); else NaN */
     bool is_virtual;    /* times and rates are those of the simulated cluster */
     bool collapsed;     /* at least 99 % of the test predictions are one class */
+    /* The loss of this split was measured and is infinite or NaN. */
+    bool loss_diverged, validation_loss_diverged;
 };
 /* `o`: the run's settings; NULL: expected_cv is NaN. */
 struct options;

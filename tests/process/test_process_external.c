@@ -529,6 +529,24 @@ static void a_trial_whose_validation_loss_is_nan_is_not_the_best(void **state)
                           "SELECT group_concat(DISTINCT settings ->> '$.\"model.x\"') FROM run "
                           "WHERE experiment = 'nan'",
                           "1");
+    assert_int_equal(RIG_RUN(r, EXTERNAL, "model.command=sh nan.sh", "updates=5", "model.x=2"), OK);
+    process_expect_line(r, "finished", "accuracy not measured  loss not finite");
+}
+
+/* One loss, of the validation split, is all that the program gives. */
+static void the_summary_of_a_run_names_its_validation_loss(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "peer.sh", script);
+    setenv("GRADIENT", "echo " ONE, 1);
+    setenv("OPEN",
+           "{\"parameters\":[{\"name\":\"w\",\"shape\":[4]}],\"samples\":{\"train\":100,"
+           "\"validation\":10}}",
+           1);
+    assert_int_equal(RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "updates=5"), OK);
+    process_expect_line(r, "finished", "accuracy not measured  validation loss 1.0000");
+    unsetenv("OPEN");
+    unsetenv("GRADIENT");
 }
 
 int main(int argc, char **argv)
@@ -561,6 +579,7 @@ int main(int argc, char **argv)
         PROCESS_TEST(keys_reach_the_program_wherever_they_are_written),
         PROCESS_TEST(a_search_without_a_validation_split_ends_after_its_first_trial),
         PROCESS_TEST(a_trial_whose_validation_loss_is_nan_is_not_the_best),
+        PROCESS_TEST(the_summary_of_a_run_names_its_validation_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
