@@ -6,6 +6,7 @@
 #include "experiments/command.h"
 #include "experiments/config/config.h"
 #include "experiments/config/keys.h"
+#include "experiments/run/rerun_command.h"
 #include "experiments/run/run_summary_text.h"
 #include "experiments/sweep/precision_choice.h"
 #include "results/query/query.h"
@@ -297,17 +298,26 @@ static void add_ids(const struct plan *p, enum planned_state state, struct text 
         if (p->runs[i].state == state)
             text_add(out, "%srun %lld", out->length > 0 ? ", " : "", (long long)p->runs[i].run_id);
 }
+/* "gradlag query failures results=FILE", with the file of the first run in this state. */
+static void add_query(const struct plan *p, enum planned_state state, struct text *out)
+{
+    const struct planned_run *r = p->runs;
+    while (r->state != state)
+        r++;
+    text_add(out, "gradlag query failures");
+    rerun_add_results(out, options_text(r->settings, "results"));
+}
 
 status plan_check_failed(const struct plan *p)
 {
     status result = OK;
-    struct text ids = {0};
+    struct text ids = {0}, query = {0};
     if (plan_failed(p) > 0) {
+        add_query(p, PLANNED_FAILED, &query);
         FAIL(ERROR_OTHER,
-             "%zu of %zu runs failed; `gradlag query failures results=%s` shows the reasons; run "
-             "the "
-             "same command again to repeat them",
-             plan_failed(p), p->count, options_text(p->runs[0].settings, "results"));
+             "%zu of %zu runs failed; `%s` shows the reasons; run the same command again to repeat "
+             "them",
+             plan_failed(p), p->count, query.at);
     }
     add_ids(p, PLANNED_ELSEWHERE, &ids);
     if (ids.length > 0) {
@@ -324,17 +334,21 @@ status plan_check_failed(const struct plan *p)
     }
 done:
     text_free(&ids);
+    text_free(&query);
     return result;
 }
 
 /* A run that diverged is a result: the sweep has succeeded. */
 static void explain_diverged(const struct plan *p, FILE *to)
 {
+    struct text query = {0};
     if (in_state(p, PLANNED_DIVERGED) > 0) {
+        add_query(p, PLANNED_DIVERGED, &query);
         fprintf(to,
                 "a diverged run is a result, not a failure; the same command does not repeat it; "
-                "`gradlag query failures results=%s` shows which value was not finite\n",
-                options_text(p->runs[0].settings, "results"));
+                "`%s` shows which value was not finite\n",
+                query.at);
+        text_free(&query);
     }
 }
 

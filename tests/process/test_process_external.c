@@ -336,6 +336,18 @@ static void a_program_that_fails_on_one_rank_is_named(void **state)
     unsetenv("GRADIENT");
 }
 
+static void a_sweep_names_the_file_of_its_failed_runs_quoted(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "peer.sh", script);
+    setenv("GRADIENT", "exit 9", 1);
+    assert_int_equal(RIG_RUN(r, "sweep", "model=external", "model.command=sh peer.sh", "updates=5",
+                             VIRTUAL, "results=a b.db", "seed=1,2"),
+                     ERROR_OTHER);
+    process_expect_errors_contain(r, "failures 'results=a b.db'`");
+    unsetenv("GRADIENT");
+}
+
 /* A logarithm of a density, for example. */
 static void a_run_with_negative_losses_resumes(void **state)
 {
@@ -570,6 +582,7 @@ int main(int argc, char **argv)
         PROCESS_TEST(a_program_that_fails_is_named_and_leaves_nothing),
         PROCESS_TEST(the_row_has_the_error_of_a_program_in_one_line),
         PROCESS_TEST(a_program_that_fails_on_one_rank_is_named),
+        PROCESS_TEST(a_sweep_names_the_file_of_its_failed_runs_quoted),
         PROCESS_TEST(a_run_with_negative_losses_resumes),
         PROCESS_TEST(a_command_that_cannot_start_is_an_error),
         PROCESS_TEST(a_program_ends_with_the_gradlag_that_started_it),
