@@ -8,6 +8,7 @@
 
 void sample_add(struct sample *s, double value)
 {
+    s->infinite += isinf(value);
     if (!isfinite(value))
         return;
     double from = value - s->mean;

@@ -7,11 +7,11 @@
 
 /* Zero-initialise. Welford's algorithm, which keeps its precision if the spread is small. */
 struct sample {
-    unsigned n;
+    unsigned n, infinite;
     double mean, squares; /* squares: sum of squared distances from the mean */
     double least, most;
 };
-/* Ignores values that are not finite. */
+/* Ignores values that are not finite, but counts the infinite ones. */
 void sample_add(struct sample *s, double value);
 /* The mean; NaN if n is 0. */
 double sample_mean(const struct sample *s);

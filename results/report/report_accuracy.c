@@ -82,7 +82,7 @@ static void add_table_of_columns(struct text *out, const struct report_data *d,
             html_cell_number(&t, a->n > 0 ? a->least : NAN, decimals);
             html_cell_number(&t, a->n > 0 ? a->most : NAN, decimals);
             html_cell_count(&t, c->collapsed);
-            html_cell_count(&t, c->count[RUN_DIVERGED]);
+            html_cell_count(&t, report_diverged(s, c));
             html_cell_count(&t, c->count[RUN_FAILED] + c->count[RUN_STOPPED]);
             if (expects)
                 html_cell_number(&t, expected_of(s, d->series[i].arm, c->column), decimals);
@@ -94,11 +94,11 @@ static void add_table_of_columns(struct text *out, const struct report_data *d,
 
 /* Writes the number of diverged runs beside the mark, because the mean is over finished runs only.
  * If no run finished, the number is at the bottom of the plot. */
-static void draw_lost(struct plot *p, const struct report_cell *c, double x, double y)
+static void draw_lost(struct plot *p, unsigned diverged, double x, double y)
 {
     char lost[32];
-    if (c->count[RUN_DIVERGED] > 0) {
-        snprintf(lost, sizeof lost, "×%u", c->count[RUN_DIVERGED]);
+    if (diverged > 0) {
+        snprintf(lost, sizeof lost, "×%u", diverged);
         plot_beside(p, x, isfinite(y) ? y - 7 : p->height - p->bottom - 6, "lost", lost);
     }
 }
@@ -136,12 +136,12 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
         double ends[2];
         report_interval(s, a, ends);
         plot_error_bar(p, x[k], ends[0], ends[1]);
-        any = any || a->n > 0 || c->count[RUN_DIVERGED] > 0;
+        any = any || a->n > 0 || report_diverged(s, c) > 0;
         text_add(&tip, "%s, %s: ", its->label, report_column(s, c->column).text);
         report_outcome(&tip, s, a);
         add_collapsed(&tip, c);
         plot_mark(p, its->style, x[k], y[k], tip.at);
-        draw_lost(p, c, plot_x(p, x[k]), plot_y(p, y[k]));
+        draw_lost(p, report_diverged(s, c), plot_x(p, x[k]), plot_y(p, y[k]));
         text_free(&tip);
     }
     text_add(p->out, "</g>");
@@ -169,7 +169,7 @@ static void draw_row(struct plot *p, const struct report_data *d, const struct r
             plot_line(p, ends, (double[]){y, y}, 2);
         if (a->n > 0)
             plot_mark(p, its->style, a->mean, y, tip.at);
-        draw_lost(p, c, a->n > 0 ? plot_x(p, a->mean) : p->left, plot_y(p, y));
+        draw_lost(p, report_diverged(s, c), a->n > 0 ? plot_x(p, a->mean) : p->left, plot_y(p, y));
         text_free(&tip);
     }
     plot_series_end(p);
@@ -329,6 +329,14 @@ static void add_plot_of_arms(struct text *out, const struct report_data *d,
     plot_end(&p);
 }
 
+static bool any_diverged(const struct report_data *d, const struct report_section *s)
+{
+    for (size_t i = 0; i < d->cell_count; i++)
+        if (report_is_of(d, s, &d->cells[i]) && report_diverged(s, &d->cells[i]) > 0)
+            return true;
+    return false;
+}
+
 void report_outcomes(struct text *out, const struct report_data *d, const struct report_section *s)
 {
     int64_t columns[REPORT_COLUMNS];
@@ -341,11 +349,11 @@ void report_outcomes(struct text *out, const struct report_data *d, const struct
         snprintf(title, sizeof title, "%s against %s", what, axis_in_title(s));
     else
         snprintf(title, sizeof title, "%s with %s", what, report_column(s, columns[0]).text);
-    report_figure_begin(
-        out, title,
-        "Mean over seeds at the end of training; bars are 95 %% intervals (for two "
-        "or more seeds), with an arrow where they go on beyond the plot%s.",
-        s->count[RUN_DIVERGED] > 0 ? "; ×2: two runs diverged and are not in the mean" : "");
+    report_figure_begin(out, title,
+                        "Mean over seeds at the end of training; bars are 95 %% intervals (for two "
+                        "or more seeds), with an arrow where they go on beyond the plot%s.",
+                        any_diverged(d, s) ? "; ×2: two runs diverged and are not in the mean"
+                                           : "");
     /* The style sheet shows the wide plot on a screen, the narrow one on a telephone and on paper.
      */
     for (int wide = d->figures == NULL; wide >= 0; wide--)

@@ -98,6 +98,8 @@ static status read_runs(struct report_data *d, sqlite3 *db, const char *experime
         };
         r->bits = real(s, 28);
         r->validation_loss = real(s, 29);
+        r->loss_is_nan = sqlite3_column_int(s, 30) == 1;
+        r->validation_loss_is_nan = sqlite3_column_int(s, 31) == 1;
         r->collapsed = r->status == RUN_FINISHED && sqlite3_column_int(s, 27) == 1;
         d->count[r->status]++;
         d->cell_count = r->cell >= d->cell_count ? r->cell + 1 : d->cell_count;
@@ -146,8 +148,10 @@ static void add_seed(struct report_data *d, struct report_run *first)
         if (r->cell != first->cell || r->seed != first->seed || r->status != RUN_FINISHED)
             continue;
         const double of_run[COUNT_OF(out)] = {
-            r->accuracy,           r->loss,    r->validation,     r->updates_per_second,
-            r->samples_per_second, r->seconds, r->mean_staleness, r->validation_loss};
+            r->accuracy,           r->loss_is_nan ? INFINITY : r->loss,
+            r->validation,         r->updates_per_second,
+            r->samples_per_second, r->seconds,
+            r->mean_staleness,     r->validation_loss_is_nan ? INFINITY : r->validation_loss};
         for (size_t i = 0; i < COUNT_OF(out); i++)
             sum[i] += of_run[i];
         r->repeats = n++ > 0;

@@ -28,6 +28,7 @@ struct report_run {
     char *experiment, *arm, *mode, *words;
     double accuracy, loss, validation; /* accuracies in percent; loss: of the test split */
     double validation_loss;
+    bool loss_is_nan, validation_loss_is_nan; /* measured, in contrast to a NaN above */
     double updates_per_second, samples_per_second, mean_staleness, max_staleness, seconds;
     double updates, samples_used, samples_computed;
     char *uuid, *tag, *started_at, *finished_at, *sha256, *why;
@@ -136,6 +137,8 @@ size_t report_columns(const struct report_data *d, const struct report_section *
                       size_t room);
 /* The result of a cell: accuracy or loss on the test split, or loss on the validation split. */
 const struct sample *report_outcome_of(const struct report_section *s, const struct report_cell *c);
+/* Its diverged runs, and its finished seeds whose result is not finite. */
+unsigned report_diverged(const struct report_section *s, const struct report_cell *c);
 const char *run_status_name(enum run_status s);
 
 #endif

@@ -100,7 +100,7 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
             html_cell_count(&t, tried->n);
             html_cell_number(&t, sample_mean(tried), s->by_loss ? 5 : 2);
             report_cell_interval(&t, s, tried);
-            html_cell_count(&t, c->count[RUN_DIVERGED]);
+            html_cell_count(&t, report_diverged(s, c));
             html_cell_count(&t, c->count[RUN_FAILED] + c->count[RUN_STOPPED]);
         }
     }

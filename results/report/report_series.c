@@ -554,3 +554,8 @@ const struct sample *report_outcome_of(const struct report_section *s, const str
 {
     return s->of_validation ? &c->validation_loss : s->by_loss ? &c->loss : &c->accuracy;
 }
+
+unsigned report_diverged(const struct report_section *s, const struct report_cell *c)
+{
+    return c->count[RUN_DIVERGED] + report_outcome_of(s, c)->infinite;
+}

@@ -105,9 +105,9 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
 static void add_throughput_table(struct text *out, const struct report_data *d,
                                  const struct report_section *s)
 {
-    const char *const titles[] = {"arm",        s->axis,      "#n",       "#updates/s",
-                                  "#± 95 %",    "#samples/s", "#± 95 %",  "#outcome",
-                                  "#95 % from", "#to",        "#seconds", NULL};
+    const char *const titles[] = {"arm",           s->axis,    "#n",       "#updates/s", "#± 95 %",
+                                  "#samples/s",    "#± 95 %",  "#outcome", "#95 % from", "#to",
+                                  "#n of outcome", "#seconds", NULL};
     struct html_table t;
     char caption[112];
     int decimals = report_outcome_decimals(s);
@@ -130,6 +130,7 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
         html_cell_number(&t, sample_interval(&c->samples_per_second), 0);
         html_cell_number(&t, sample_mean(a), decimals);
         report_cell_interval(&t, s, a);
+        html_cell_count(&t, a->n);
         html_cell_number(&t, sample_mean(&c->seconds), 1);
     }
     html_table_end(&t);
@@ -140,8 +141,8 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
 static bool is_better(const struct report_section *s, const struct report_cell *a,
                       const struct report_cell *b)
 {
-    if (b == NULL || (a->count[RUN_DIVERGED] > 0) != (b->count[RUN_DIVERGED] > 0))
-        return b == NULL || b->count[RUN_DIVERGED] > 0;
+    if (b == NULL || (report_diverged(s, a) > 0) != (report_diverged(s, b) > 0))
+        return b == NULL || report_diverged(s, b) > 0;
     const double x = sample_mean(report_outcome_of(s, a)), y = sample_mean(report_outcome_of(s, b));
     return s->by_loss ? x < y : x > y;
 }

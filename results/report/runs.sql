@@ -27,7 +27,10 @@ SELECT run.id, coalesce(run.experiment, '') AS experiment, coalesce(run.arm, '')
            AS provenance,
        run.collapsed,
        CASE WHEN run.dataset IN ('text', 'grammar') THEN run.final_loss / 0.6931471805599453 END AS bits,
-       (SELECT validation_loss FROM last_evaluation WHERE run_id = run.id) AS validation_loss
+       (SELECT validation_loss FROM last_evaluation WHERE run_id = run.id) AS validation_loss,
+       instr(run.not_a_number, 'final_loss') > 0 AS loss_is_nan,
+       (SELECT instr(not_a_number, 'validation_loss') > 0 FROM evaluation WHERE run_id = run.id
+        ORDER BY updates DESC LIMIT 1) AS validation_loss_is_nan
 FROM run_with_settings AS described JOIN run ON run.id = described.id
 WHERE :experiment = 'all' OR run.experiment IN (:experiment, :experiment || '/tuning')
 ORDER BY run.id;

@@ -93,6 +93,31 @@ static void a_loss_on_the_test_split_comes_first(void **state UNUSED)
     assert_null(strstr(page, "Validation loss"));
 }
 
+static void a_loss_that_is_not_finite_is_counted_as_diverged(void **state UNUSED)
+{
+    static const char *const losses[] = {
+        "UPDATE run SET final_loss = iif(id = 1, 9e999, 3); "
+        "UPDATE evaluation SET test_loss = 3",
+        "UPDATE run SET final_loss = iif(id = 1, NULL, 3), not_a_number = iif(id = 1, "
+        "'final_loss', NULL)",
+        "UPDATE run SET final_loss = NULL, not_a_number = NULL; UPDATE evaluation SET test_loss = "
+        "NULL, validation_loss = iif(run_id = 1, NULL, 3), not_a_number = iif(run_id = 1, "
+        "'validation_loss', NULL)",
+    };
+    remove_test_split();
+    rig_change("DELETE FROM run WHERE status = 'diverged'");
+    for (size_t i = 0; i < COUNT_OF(losses); i++) {
+        rig_change(losses[i]);
+        write_report(NULL);
+        /* n, mean, no interval, deviation; least, most; collapsed, diverged */
+        assert_contains(page, "undamped</td>" NUMBER("4") NUMBER("1") NUMBER("3.00000") NUMBER("–")
+                                  NUMBER("–") NUMBER("–") NUMBER("3.00000") NUMBER("3.00000")
+                                      NUMBER("0") NUMBER("1"));
+        assert_contains(page, NUMBER("3.00000") NUMBER("–") NUMBER("–") NUMBER("1") NUMBER("2.0"));
+        assert_contains(page, "two runs diverged and are not in the mean");
+    }
+}
+
 /* An external model may have such a loss (ELBO). */
 static void negative_losses_have_marks_and_complete_intervals(void **state UNUSED)
 {
@@ -170,6 +195,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SAMPLE_TEST(runs_without_test_split_are_shown_with_their_validation_loss),
+        SAMPLE_TEST(a_loss_that_is_not_finite_is_counted_as_diverged),
         SAMPLE_TEST(the_loss_of_data_without_classes_is_not_in_nats),
         SAMPLE_TEST(a_loss_on_the_test_split_comes_first),
         SAMPLE_TEST(negative_losses_have_marks_and_complete_intervals),
