@@ -237,9 +237,12 @@ class Exports(InFolder):
     def test_parquet_holds_the_tables(self):
         import pyarrow.parquet
         self.make_runs()
+        tables = {row[0] for row in self.ask("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")}
+        change("CREATE TABLE notes (run_id, note)")
         change("UPDATE push SET loss = NULL, not_a_number = 'loss' WHERE run_id = 1 AND number = 7")
         environment = {**os.environ, "GRADLAG_PYTHON": sys.executable}
         subprocess.run([os.environ["GRADLAG"], "export", "parquet", "1", "last"], env=environment, check=True, stdout=subprocess.DEVNULL)
+        self.assertEqual({name.split(".")[0] for name in os.listdir("results-parquet")}, tables)
         for name in ("run", "evaluation", "push", "run_staleness"):
             table = pyarrow.parquet.read_table(f"results-parquet/{name}.parquet")
             key = "id" if name == "run" else "run_id"

@@ -150,7 +150,8 @@ done:
     return result;
 }
 
-/* Calls `each` for every table with a column run_id. */
+/* Calls `each` for every table of the schema with a column run_id; a file may have further tables
+ * of its owner. */
 static status for_tables(sqlite3 *db, status (*each)(sqlite3 *db, const char *table))
 {
     status result = OK;
@@ -159,7 +160,10 @@ static status for_tables(sqlite3 *db, status (*each)(sqlite3 *db, const char *ta
     TRY(database_prepare(
         db, &s,
         "SELECT name FROM main.sqlite_master AS m WHERE type = 'table' AND EXISTS "
-        "(SELECT 1 FROM pragma_table_info(m.name, 'main') WHERE name = 'run_id')"));
+        "(SELECT 1 FROM pragma_table_info(m.name, 'main') WHERE name = 'run_id') AND "
+        "instr(?1 || ?2, 'CREATE TABLE ' || name || ' (') > 0"));
+    sqlite3_bind_text(s, 1, database_text("results/store/schema.sql"), -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 2, database_text("results/store/run_summaries.sql"), -1, SQLITE_STATIC);
     while ((code = sqlite3_step(s)) == SQLITE_ROW)
         TRY(each(db, (const char *)sqlite3_column_text(s, 0)));
     TRY(database_check(db, code, doing));

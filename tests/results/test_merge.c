@@ -429,9 +429,26 @@ static void summaries_leave_out_gradients_and_steps_of_summarized_runs(void **st
     assert_int_equal(outcome.there, 2);
 }
 
+static void tables_of_the_owner_of_a_file_are_left_alone(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    char first[64];
+    snprintf(first, sizeof first, "%s", rig_path);
+    record(first, 1, 3);
+    record(other_path, 2, 3);
+    rig_change("CREATE TABLE notes (run_id INTEGER, note TEXT); INSERT INTO notes VALUES (1, 'a')");
+    if (merge_file(first, other_path, &m) != OK)
+        fail_msg("%s", error_message());
+    assert_int_equal(merge_file(out_path, first, &m), OK);
+    assert_int_equal(m.copied, 2);
+    assert_string_equal(rig_ask("SELECT count(*) FROM notes"), "1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(tables_of_the_owner_of_a_file_are_left_alone),
         TEST(every_row_of_every_run_is_copied_once),
         TEST(queued_and_running_runs_are_skipped_and_copied_after_they_have_ended),
         TEST(a_run_whose_process_was_killed_is_merged_as_failed),
