@@ -36,6 +36,7 @@ import numpy
 from .checkpoint import stored
 
 PROTOCOL = 2
+SPLITS = "train", "validation", "test"
 
 
 def _truth(text):
@@ -89,9 +90,20 @@ def shapes(values):
 def _counts(samples):
     """The attribute `samples` with numbers of Python, for JSON."""
     try:
-        return {split: operator.index(count) for split, count in samples.items()}
+        counts = {split: operator.index(count) for split, count in samples.items()}
     except (AttributeError, TypeError):
         raise TypeError(f"samples must be a dict of split -> number of samples, such as {{'train': 60000}}, not {samples!r}") from None
+    unknown = [split for split in counts if split not in SPLITS]
+    if unknown:
+        raise ValueError(f"samples has the split {unknown[0]!r}; the splits are {', '.join(SPLITS)}")
+    return counts
+
+
+def _classes(classes):
+    try:
+        return operator.index(classes)
+    except TypeError:
+        raise TypeError(f"classes must be a whole number, 0 if accuracy has no meaning, not {classes!r}") from None
 
 
 class _Vector:
@@ -160,6 +172,9 @@ def _checked(model, gradients, shapes):
             _refuse(model, "gradient", f"no gradient of parameter '{name}'")
         if (numpy.shape(gradients[name]) or (1,)) != shape:  # as shapes() counts a number
             _refuse(model, "gradient", f"'{name}' with shape {numpy.shape(gradients[name])}; its parameter has {shape}")
+    unknown = [name for name in gradients.keys() if name not in shapes]
+    if unknown:
+        _refuse(model, "gradient", f"a gradient of '{unknown[0]}', which is no parameter; the parameters are {', '.join(shapes)}")
     return gradients
 
 
@@ -202,7 +217,7 @@ class _Peer:
         self.gradients = _Vector(mmap.mmap(-1, count * 4), 0, self.shapes)  # until a request names a place in shared memory
         self.vector = functools.lru_cache(64)(lambda region, offset: _Vector(self.regions[region], offset, self.shapes))
         return {"parameters": [{"name": name, "shape": stored(shape), "hidden": name not in not_hidden} for name, shape in self.shapes.items()],
-                "samples": _counts(self.model.samples), "classes": int(self.model.classes),
+                "samples": _counts(self.model.samples), "classes": _classes(self.model.classes),
                 "copy": bool(getattr(self.model, "copy", False)), **describe()}
 
     def map(self, message):

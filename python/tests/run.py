@@ -212,6 +212,12 @@ class OwnModels(InFolder):
             with self.subTest(train=train):
                 self.expect(3, "samples", "return 1.0, 0, {'w': parameters['w']}", train=train)
 
+    def test_unknown_names_and_shares_of_classes_are_errors(self):
+        gradient = "return 1.0, 0, {'w': parameters['w']}"
+        for named, change in (("'val'", {"train": "64, 'val': 20"}), ("3.7", {"classes": 3.7}), ("'v'", {"body": "return 1.0, 0, {'w': parameters['w'], 'v': 0}"})):
+            with self.subTest(named=named):
+                self.expect(3, named, **{"body": gradient, **change})
+
     def test_a_loss_that_is_not_finite_is_divergence(self):
         self.expect(6, "loss", "return float('nan'), 0, {'w': parameters['w']}")
 
