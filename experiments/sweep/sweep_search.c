@@ -77,9 +77,16 @@ static status read_seeds(struct search_sweep *h, const struct axis *a)
 {
     status result = OK;
     TRY(memory_new(&h->seeds.at, a->count, sizeof *h->seeds.at, "seeds"));
-    for (size_t i = 0; i < a->count; i++)
-        if (!text_to_integer(a->values[i], &h->seeds.at[h->seeds.count++]))
+    for (size_t i = 0; i < a->count; i++) {
+        int64_t seed;
+        bool known = false;
+        if (!text_to_integer(a->values[i], &seed))
             FAIL(ERROR_USAGE, "%s: seed=%s is not a whole number", a->origin, a->values[i]);
+        for (size_t k = 0; k < h->seeds.count; k++)
+            known = known || h->seeds.at[k] == seed;
+        if (!known)
+            h->seeds.at[h->seeds.count++] = seed;
+    }
 done:
     return result;
 }

@@ -136,6 +136,15 @@ static void a_part_excludes_flags_for_the_whole_sweep(void **state)
     process_expect_error(r, "search.per");
 }
 
+static void a_search_counts_a_repeated_seed_once(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN_INSIDE(r, "sweep", RIG_SMALL, "search=random", "search.trials=2",
+                                    "lr=0.1..0.3", "seed=7,7,8", "--dry-run"),
+                     OK);
+    process_expect_line(r, "2 seeds", "4 runs");
+}
+
 /* A part has complete searches, so the trials equal those of one process. */
 static void the_parts_of_a_sweep_have_whole_searches(void **state)
 {
@@ -242,6 +251,7 @@ int main(void)
         PROCESS_TEST(a_malformed_part_is_a_usage_error),
         PROCESS_TEST(a_part_excludes_flags_for_the_whole_sweep),
         PROCESS_TEST(the_parts_of_a_sweep_have_whole_searches),
+        PROCESS_TEST(a_search_counts_a_repeated_seed_once),
         PROCESS_TEST(the_merged_parts_of_an_experiment_equal_the_whole),
         PROCESS_TEST(a_part_without_runs_succeeds),
     };
