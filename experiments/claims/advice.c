@@ -80,6 +80,26 @@ static void read_cell(struct advice *a, char *const *names, char *const *fields,
         c->at[i] = number_of(names, fields, count, axes[i].column);
 }
 
+/* A map may lack other columns. */
+static status check_columns(const struct advice *a, char *const *names, size_t count)
+{
+    static const char *const needed[] = {"experiment", "workers", "ahead"};
+    status result = OK;
+    for (size_t i = 0; i < COUNT_OF(needed); i++) {
+        bool found = false;
+        for (size_t k = 0; k < count; k++)
+            found = found || strcmp(names[k], needed[i]) == 0;
+        if (!found) {
+            FAIL(ERROR_RESULTS,
+                 "%s is not a map: it has no column '%s'; `gradlag query crossover --csv` writes a "
+                 "map",
+                 a->source != NULL ? a->source : "the program's table", needed[i]);
+        }
+    }
+done:
+    return result;
+}
+
 /* `experiment` NULL: the cells of all experiments. */
 static status read_cells(struct advice *a, const char *experiment)
 {
@@ -87,6 +107,7 @@ static status read_cells(struct advice *a, const char *experiment)
     char *names[COLUMNS], *fields[COLUMNS], *rest = NULL;
     char *line = strtok_r(a->csv, "\r\n", &rest);
     const size_t count = line != NULL ? split(line, names) : 0;
+    TRY(check_columns(a, names, count));
     for (unsigned row = 1; (line = strtok_r(NULL, "\r\n", &rest)) != NULL; row++) {
         if (split(line, fields) != count)
             FAIL(ERROR_RESULTS, "%s: row %u of the map does not have the %zu fields of its header",

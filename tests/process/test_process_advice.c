@@ -74,7 +74,11 @@ static void cells_of_the_requested_model_are_found_in_csv(void **state)
     assert_int_equal(RIG_RUN(r, "advise", "results=none.csv"), ERROR_RESULTS);
     process_write(r, "short.csv", "experiment,model,workers\na,gpt,4\na,4\n");
     assert_int_equal(RIG_RUN(r, "advise", "results=short.csv"), ERROR_RESULTS);
-    process_write(r, "external.csv", "experiment,model,dataset,workers\na,external,external,32\n");
+    process_write(r, "other.csv", "workers,ahead\n2,foo\n");
+    assert_int_equal(RIG_RUN(r, "advise", "results=other.csv"), ERROR_RESULTS);
+    process_expect_error(r, "'experiment'");
+    process_write(r, "external.csv",
+                  "experiment,model,dataset,workers,ahead\na,external,external,32,\n");
     assert_int_equal(RIG_RUN(r, "advise", "results=external.csv", "model=lenet"), OK);
     process_expect_line(r, "model=lenet: ", "does not start the map's program");
 }
