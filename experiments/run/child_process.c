@@ -180,27 +180,32 @@ void child_describe(int wait_status, char out[96])
     }
 }
 
-status open_files_allow(unsigned processes)
+status open_files_allow(unsigned processes, unsigned servers)
 {
     enum {
         OWN = 64,
-        EACH = 5
-    }; /* a server opens 20 files and 4 per worker, mpirun 24 and 3 per rank */
+        EACH = 5,         /* a server opens 20 files and 4 per worker, mpirun 24 and 3 per rank */
+        EACH_SERVER = 25, /* a worker opens 6 files and 24 per server */
+        PLENTY = 65536    /* for connections of strangers; some libraries close every number */
+    };
     status result = OK;
     struct rlimit limit;
-    const rlim_t count = OWN + (rlim_t)EACH * processes;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count)
+    const rlim_t of_server = (rlim_t)EACH * processes, of_worker = (rlim_t)EACH_SERVER * servers;
+    const rlim_t count = OWN + (of_server > of_worker ? of_server : of_worker);
+    const rlim_t wanted = count > PLENTY ? count : PLENTY;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
         return OK; /* if the limit is unknown, open() will report it */
     if (limit.rlim_max < count) {
         FAIL(ERROR_USAGE,
              "%u processes need up to %llu open files, but the limit here is %llu: raise it "
-             "(`ulimit -Hn`), use fewer workers, or simulate them with engine=virtual",
+             "(`ulimit -Hn`), use fewer workers or servers, or simulate them with engine=virtual",
              processes, (unsigned long long)count, (unsigned long long)limit.rlim_max);
     }
-    limit.rlim_cur = count;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    const bool enough = limit.rlim_cur >= count;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 && !enough) {
         FAIL(ERROR_OTHER, "the limit of open files cannot be raised to %llu: %s",
-             (unsigned long long)count, strerror(errno));
+             (unsigned long long)limit.rlim_cur, strerror(errno));
     }
 done:
     return result;

@@ -48,9 +48,10 @@ void child_kill(struct child *c);
 /* "was killed by signal 9 (Killed)" or "ended with exit code 3" */
 void child_describe(int wait_status, char out[96]);
 
-/* Raises the soft limit of open files as needed for a run of `processes` processes. Children
- * inherit the limit. ERROR_USAGE: the hard limit is too low. */
-status open_files_allow(unsigned processes) MUST_CHECK;
+/* Raises the soft limit of open files for a run of `processes` processes, `servers` of them
+ * servers: to the hard limit, but no further than is plenty. Children inherit the limit.
+ * ERROR_USAGE: the hard limit is too low. */
+status open_files_allow(unsigned processes, unsigned servers) MUST_CHECK;
 
 /* Installs `handler` for SIGINT, SIGTERM and SIGHUP. SIGHUP stays ignored if it was ignored at the
  * start of the program (nohup). */

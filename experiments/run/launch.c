@@ -326,7 +326,7 @@ static status check_process_count(const struct launch *l)
             "other, so sharing processors makes a step many times slower; set threads=1",
             l->count_here, plural(l->count_here), threads, processors, plural(processors));
     }
-    return open_files_allow(processes);
+    return open_files_allow(processes, l->servers);
 }
 
 void launch_drop_argument(struct launch *l, const char *key)

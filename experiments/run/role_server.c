@@ -185,7 +185,7 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
         text_add(&p->network, "unencrypted (trusted_network=yes)");
     else if (options_text(o, "curve")[0] != '\0')
         text_add(&p->network, "encrypted (curve)");
-    TRY(open_files_allow(workers_max_of(o) + servers_of(o)));
+    TRY(open_files_allow(workers_max_of(o) + servers_of(o), servers_of(o)));
     TRY(open_model(p));
     size_t count = worker_parameter_count(p->worker);
     uint64_t epoch = worker_epoch_samples(p->worker);

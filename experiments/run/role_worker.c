@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "experiments/run/child_process.h"
 #include "experiments/run/role.h"
 #include "ps/core/late_workers.h"
 #include "ps/trainer.h"
@@ -48,6 +49,7 @@ static status work(struct role_process *p, unsigned restarts)
     if (options_text(o, "endpoint")[0] == '\0')
         FAIL(ERROR_USAGE, "`gradlag worker` needs endpoint=…, which `gradlag server` prints");
     TRY(role_token(o, false, &p->token));
+    TRY(open_files_allow(1 + servers_of(o), servers_of(o)));
     struct worker_options shard = {
         .settings = o, .index = p->index, .count = count, .stop = p->hooks.stop};
     struct training_length length;

@@ -169,13 +169,19 @@ static void a_run_with_closed_standard_files_finishes_and_is_recorded(void **sta
     process_expect_nothing_left(r);
 }
 
-/* A server opens three files for each worker, mpirun three for each rank. */
+/* A server opens four files for each worker, a worker 24 for each server, mpirun three for each
+ * rank. */
 static void the_limit_of_open_files_is_raised_or_reported(void **state)
 {
     struct process_rig *r = *state;
     char script[512];
     snprintf(script, sizeof script,
              "ulimit -Sn 40; gradlag run %s %s %s %s workers=12 samples=240 batch=10 --quiet",
+             RIG_DATA);
+    assert_int_equal(process_shell(r, script), OK);
+    snprintf(script, sizeof script,
+             "ulimit -Sn 60; gradlag run %s %s %s %s workers=1 servers=4 samples=80 batch=10 "
+             "--quiet",
              RIG_DATA);
     assert_int_equal(process_shell(r, script), OK);
     snprintf(script, sizeof script,
