@@ -182,17 +182,16 @@ static status report_update(struct async *a, struct pipeline_slot *s, const stru
     struct pipeline_loop *l = a->l;
     const uint64_t samples = a->done * l->update_samples;
     const bool barrier = sync_metrics_has_barrier(&l->report, samples);
-    bool diverged;
+    bool gathers, diverged;
 
     if (a->records)
         a->rows[a->row_count++] = *row;
+    gathers = barrier || a->row_count == PIPELINE_ROWS;
     /* At a barrier this rank sleeps, and MPI moves no data meanwhile. The stage before needs this
      * rank's messages to reach the barrier, so it must receive them first. */
-    if (a->row_count == PIPELINE_ROWS || barrier) {
+    if (gathers) {
         TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward_notes_request));
         TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward));
-    }
-    if (a->row_count == PIPELINE_ROWS) {
         TRY(gather_rows(a));
         TRY(passes_record_all(&l->p.passes, l->o->recorder));
     }

@@ -25,8 +25,7 @@ struct pipeline_loop {
     uint64_t busy_ns, span_ns;
 };
 
-/* Without flushes: updates between two gathers of rows, and the largest number of passes meanwhile.
- */
+/* Without flushes: the most updates between two gathers of rows, and the most passes meanwhile. */
 enum { PIPELINE_ROWS = 256, PIPELINE_PASSES_MOST = 2 * PIPELINE_ROWS + STAGE_MOST };
 
 /* Trains without flushes; pipeline_trainer_run begins and ends the run. */

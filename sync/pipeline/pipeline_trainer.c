@@ -222,8 +222,9 @@ static status step(struct pipeline_loop *l)
                               .forward_us = (double)p->forward_ns * 1e-3,
                               .backward_us = (double)p->backward_ns * 1e-3};
     struct sync_metrics_state now = state_of(l);
+    const double gathered_s = l->report.gathered_s;
     TRY(sync_metrics_update(&l->report, &now, &row, loss));
-    if (passes_full(&p->passes, 2 * p->micro_batches))
+    if (l->report.gathered_s > gathered_s || passes_full(&p->passes, 2 * p->micro_batches))
         TRY(passes_record_all(&p->passes, l->o->recorder));
 done:
     return result;

@@ -307,6 +307,30 @@ static void a_killed_stage_fails_the_run_and_is_named(void **state)
     process_expect_nothing_left(r);
 }
 
+/* A rank's rows go to rank 0 at an evaluation at the latest, with flushes once a second. */
+static void a_lost_stage_leaves_the_rows_before_it(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t ranks[3];
+    static const char *const settings[] = {"micro_batches=2", "pipeline=pipedream"};
+    static const char *const tables[] = {"step", "push"}, *const awaited[] = {"step", "evaluation"};
+    char sql[96];
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        process_start(r, RIG_WITH("run", RIG_DATA, "model=mlp", "batch=10", "epochs=10000",
+                                  "mode=pipeline", "workers=3", "trace=t.json", "pace=constant",
+                                  "pace.mean_ms=20", "evaluate_every=0.1", settings[i]));
+        process_await(r, "rank", ranks, 3);
+        snprintf(sql, sizeof sql, "SELECT count(*) FROM %s", awaited[i]);
+        process_await_row(r, sql);
+        kill(ranks[1], SIGKILL);
+        assert_int_equal(process_wait(r), ERROR_PEER);
+        snprintf(sql, sizeof sql, "SELECT count(*) > 0 FROM %s", tables[i]);
+        process_expect_answer(r, sql, "1");
+        process_expect_answer(r, "SELECT count(*) > 0 FROM pass", "1");
+        unlink(process_path(r, "results.db"));
+    }
+}
+
 static void stop_rank(struct process_rig *r, unsigned count, unsigned rank)
 {
     pid_t ranks[4];
@@ -392,6 +416,7 @@ int main(void)
         PROCESS_TEST(pipedream_replicas_agree_and_micro_batches_are_refused),
         PROCESS_TEST(pipedream_ends_at_a_divergence_in_any_stage),
         PROCESS_TEST(a_killed_stage_fails_the_run_and_is_named),
+        PROCESS_TEST(a_lost_stage_leaves_the_rows_before_it),
         PROCESS_TEST(every_message_names_the_stage_that_hangs),
         PROCESS_TEST(a_pipeline_stops_on_request),
     };
