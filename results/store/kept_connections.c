@@ -1,6 +1,7 @@
 #include "results/store/kept_connections.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "results/store/recorder.h"
 #include "results/store/run_owner.h"
 
@@ -114,9 +115,23 @@ bool kept_put(sqlite3 *db)
     return put;
 }
 
+/* On a full disk the rows stay in the -wal file, and closing reports no error. */
+static void move_rows(sqlite3 *db)
+{
+    const int code = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    const char *path = sqlite3_db_filename(db, "main");
+    if ((code & 0xff) == SQLITE_FULL || (code & 0xff) == SQLITE_IOERR) {
+        log_warning("%s: %s; the last rows are in %s-wal, which belongs to the file: free space "
+                    "and run `gradlag query runs results=%s`, which moves them, or copy both files",
+                    path, sqlite3_errstr(code), path, path);
+    }
+}
+
 static void close_all(void)
 {
     pthread_mutex_lock(&all.lock);
+    if (all.at[KEPT_WRITER].db != NULL)
+        move_rows(all.at[KEPT_WRITER].db);
     for (int i = 0; i < KEPT_KINDS; i++) {
         sqlite3_close(all.at[i].db); /* NULL-safe */
         all.at[i].db = NULL;

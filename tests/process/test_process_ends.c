@@ -262,6 +262,29 @@ static void a_run_fails_if_its_last_checkpoint_fails(void **state)
     }
 }
 
+/* ---- a full disk ----------------------------------------------------------------------------- */
+
+/* The limit of a file's size leaves room for the -wal file of a short run, but the results file
+ * cannot grow. */
+static void rows_that_do_not_fit_into_the_file_are_reported_and_moved_later(void **state)
+{
+    struct process_rig *r = *state;
+    char script[512];
+    assert_int_equal(
+        RIG_RUN(r, "run", RIG_DATA, "batch=10", "samples=30000", "evaluate_every=0", "workers=1"),
+        OK);
+    snprintf(script, sizeof script,
+             "ulimit -f $(($(stat -c %%s results.db) / 1024)); "
+             "gradlag run %s %s %s %s batch=10 samples=3000 evaluate_every=0 workers=1",
+             RIG_DATA);
+    assert_int_equal(process_shell(r, script), OK);
+    process_expect_errors_contain(r, "results.db-wal");
+    assert_int_equal(access(process_path(r, "results.db-wal"), F_OK), 0);
+    assert_int_equal(RIG_RUN(r, "query", "runs"), OK);
+    assert_int_equal(access(process_path(r, "results.db-wal"), F_OK), -1);
+    process_expect_answer(r, "SELECT count(*) FROM push WHERE run_id = 2", "300");
+}
+
 int main(void)
 {
 #define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, process_set_up, process_tear_down)
@@ -274,6 +297,7 @@ int main(void)
         RIG_TEST(a_run_lost_after_its_last_checkpoint_resumes_to_its_end),
         RIG_TEST(a_failed_checkpoint_is_retried_when_the_next_is_due),
         RIG_TEST(a_run_fails_if_its_last_checkpoint_fails),
+        RIG_TEST(rows_that_do_not_fit_into_the_file_are_reported_and_moved_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
