@@ -113,7 +113,7 @@ static status listen_until_goodbye(struct link_peer *p)
             channel_wait(p->channel, -1, POLL_MS);
         }
         if (stopped)
-            break;
+            FAIL(STOPPED, "stopped on request before a peer had measured the link");
         if (clock_seconds() - last_message_s > limit_s) {
             FAIL(ERROR_PEER,
                  "check --listen: no message from a peer for %.0f s; start `gradlag check "

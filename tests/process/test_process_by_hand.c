@@ -66,6 +66,20 @@ static void a_worker_that_waits_for_its_server_can_be_stopped(void **state)
     close(listening);
 }
 
+static void a_listening_check_can_be_stopped(void **state)
+{
+    struct process_rig *r = *state;
+    process_start(r,
+                  (const char *const[]){"check", "--listen", "endpoint=tcp://127.0.0.1:*", NULL});
+    for (int i = 0; i < 100 * RIG_LIMIT_S; i++) {
+        if (strstr(process_errors(r), "listening on ") != NULL)
+            break;
+        usleep(10000);
+    }
+    kill(r->pid, SIGINT);
+    expect_end(r, STOPPED, NULL);
+}
+
 static void another_program_at_the_endpoint_is_a_protocol_error(void **state)
 {
     static const char page[] = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
@@ -365,6 +379,7 @@ int main(void)
         TEST(a_run_without_length_is_an_error_and_too_many_threads_a_warning),
         TEST(a_run_under_a_launcher_is_refused_with_advice),
         TEST(a_worker_that_waits_for_its_server_can_be_stopped),
+        TEST(a_listening_check_can_be_stopped),
         TEST(a_worker_without_an_answer_learns_how_to_write_ipv6),
         TEST(a_server_on_all_ipv6_addresses_trains),
         TEST(a_worker_may_join_later_than_the_timeout),
