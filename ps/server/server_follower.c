@@ -123,7 +123,9 @@ static void on_order(struct server *s, const struct wire_notice *n)
     case WIRE_ORDER_LOST:
         if (p->entered) {
             peers_forget(s, n->worker);
-            peers_describe(s, n->worker, p->loss, sizeof p->loss);
+            snprintf(p->loss, sizeof p->loss,
+                     "worker %u (process %u) was lost; server 0's event has the reason", n->worker,
+                     p->pid);
         }
         training_queue(s, EVENT_LOST, n->worker);
         break;

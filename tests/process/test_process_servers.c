@@ -334,6 +334,9 @@ static void several_servers_continue_without_a_lost_worker_and_replay(void **sta
         assert_int_equal(answer(r, "SELECT count(*) FROM event WHERE code = 'worker_lost' AND "
                                    "server = 1 AND " LAST),
                          (int)i);
+        assert_int_equal(answer(r, "SELECT count(*) FROM event WHERE code = 'worker_lost' AND "
+                                   "server = 1 AND detail LIKE 'worker 1 % lost%' AND " LAST),
+                         (int)i);
         process_expect_replayed(r);
     }
     process_expect_nothing_left(r);
