@@ -60,7 +60,7 @@ static double measured(sqlite3_stmt *s, int column, const char *nan_list)
     return strstr(listed, wanted) != NULL ? NAN : NOT_MEASURED;
 }
 
-/* false: rows_insert() never writes this outcome or reason. */
+/* false: rows_insert() never writes this worker, outcome or reason. */
 static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
 {
     enum {
@@ -96,16 +96,17 @@ static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
     };
     const char *list = (const char *)sqlite3_column_text(s, LIST);
     bool waited = sqlite3_column_type(s, WAITED_FOR) != SQLITE_NULL;
+    const int64_t worker = sqlite3_column_int64(s, WORKER);
     enum push_outcome outcome;
     enum push_reason reason;
     const bool known = row_read_outcome((const char *)sqlite3_column_text(s, OUTCOME), &outcome) &&
                        row_read_reason((const char *)sqlite3_column_text(s, REASON), &reason);
     out->number = (uint64_t)sqlite3_column_int64(s, NUMBER);
-    if (!known)
+    if (!known || worker < 0 || worker > UINT32_MAX)
         return false;
     out->record = (struct push_record){
         .update_version = (uint64_t)sqlite3_column_int64(s, VERSION),
-        .worker = (uint32_t)sqlite3_column_int64(s, WORKER),
+        .worker = (uint32_t)worker,
         .sequence = (uint64_t)sqlite3_column_int64(s, SEQUENCE),
         .read_version = (uint64_t)sqlite3_column_int64(s, READ),
         .staleness = (uint64_t)sqlite3_column_int64(s, STALENESS),
@@ -210,9 +211,17 @@ static status read_member_events(struct recorded_run *r, sqlite3 *db)
                          "WHERE " MEMBER_EVENTS " ORDER BY push_number, rowid"));
     sqlite3_bind_int64(s, 1, r->id);
     while ((code = sqlite3_step(s)) == SQLITE_ROW && r->member_event_count < room) {
+        const int64_t worker = sqlite3_column_int64(s, 1);
+        if (worker < 0 || worker >= r->workers_max) {
+            FAIL(ERROR_RESULTS,
+                 "%s: an event of run %lld has worker %lld of %u, which gradlag never writes: the "
+                 "file is damaged; use a copy of it",
+                 sqlite3_db_filename(db, "main"), (long long)r->id, (long long)worker,
+                 r->workers_max);
+        }
         r->member_events[r->member_event_count++] =
             (struct recorded_member_event){.push_number = (uint64_t)sqlite3_column_int64(s, 0),
-                                           .worker = (unsigned)sqlite3_column_int64(s, 1),
+                                           .worker = (unsigned)worker,
                                            .joined = sqlite3_column_int(s, 2) != 0,
                                            .server = (unsigned)sqlite3_column_int64(s, 3)};
     }

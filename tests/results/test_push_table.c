@@ -181,6 +181,7 @@ static void rows_with_impossible_values_are_refused(void **state)
 {
     (void)state;
     static const char *const changes[] = {"UPDATE push SET worker = 1000",
+                                          "UPDATE push SET worker = 4294967296",
                                           "UPDATE push SET worker = 0, outcome = 'eaten'",
                                           "UPDATE push SET outcome = 'applied', reason = 'hunger'"};
     struct recorded_run run;
