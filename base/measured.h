@@ -2,7 +2,7 @@
 #ifndef GRADLAG_BASE_MEASURED_H
 #define GRADLAG_BASE_MEASURED_H
 
-/* A NaN that no computation yields: a quiet one with a payload of its own. */
+/* A quiet NaN with its own payload. No computation yields it. */
 #define NOT_MEASURED __builtin_nan("0x676c6167")
 
 #endif

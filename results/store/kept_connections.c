@@ -121,9 +121,10 @@ static void move_rows(sqlite3 *db)
     const int code = sqlite3_wal_checkpoint_v2(db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
     const char *path = sqlite3_db_filename(db, "main");
     if ((code & 0xff) == SQLITE_FULL || (code & 0xff) == SQLITE_IOERR) {
-        log_warning("%s: %s; the last rows are in %s-wal, which belongs to the file: free space "
-                    "and run `gradlag query runs results=%s`, which moves them, or copy both files",
-                    path, sqlite3_errstr(code), path, path);
+        log_warning(
+            "%s: %s; the last rows are in %s-wal, which belongs to the file: free space "
+            "and run `gradlag query runs` on the file, which moves them, or copy both files",
+            path, sqlite3_errstr(code), path);
     }
 }
 
