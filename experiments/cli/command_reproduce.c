@@ -9,9 +9,11 @@
 #include "experiments/claims/reproduction.h"
 #include "worker/cpu/onednn_instructions.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The built-in experiments give the same bits, and thus the figures of the board, on each x86
  * processor that has this set. */
@@ -279,6 +281,21 @@ static status reproduce_all(struct reproduce *r)
     return result;
 }
 
+/* --no-run would judge a mistyped file as one without runs. */
+static status require_results(const struct settings *s)
+{
+    status result = OK;
+    const char *path = settings_find(s, "results");
+    if (path != NULL && access(path, F_OK) != 0) {
+        FAIL(ERROR_RESULTS,
+             "reproduce: %s: %s; give results=FILE the path of a results file, or leave out "
+             "--no-run to make one",
+             path, strerror(errno));
+    }
+done:
+    return result;
+}
+
 status command_reproduce(int argc, char **argv)
 {
     status result = OK;
@@ -312,6 +329,8 @@ status command_reproduce(int argc, char **argv)
     int first = all ? 0 : 1;
     TRY(settings_read_arguments(&r.more, argc - first, argv + first));
     TRY(settings_refuse_internal(&r.more));
+    if (r.no_run && !r.dry)
+        TRY(require_results(&r.more));
     if ((all || !settings_is_file(argv[0])) && settings_find(&r.more, "precision") == NULL)
         onednn_limit(BOARD_INSTRUCTIONS);
     TRY(all ? reproduce_all(&r) : reproduce(argv[0], &r));

@@ -54,6 +54,8 @@ static void expect_borderline(struct process_rig *r)
         }
     }
     process_write(r, "axes.yaml", text.at);
+    assert_int_equal(RIG_RUN(r, "reproduce", "axes.yaml", "--no-run", "results=typo.db"),
+                     ERROR_RESULTS);
     assert_int_equal(RIG_RUN(r, "reproduce", "axes.yaml", "--no-run"), ERROR_OTHER);
     process_expect_line(r, "PASS", "narrow claim");
     process_expect_line(r, "PASS", "wide claim");
