@@ -1,11 +1,11 @@
 /*
  * loopback_bind.c — a library for LD_PRELOAD of mpirun when all ranks are on this host: it binds
- * sockets to loopback instead of all addresses.
+ * sockets to loopback instead of other addresses.
  *
  * mpirun opens a port for daemons on other hosts. Open MPI 4.1 and 5.0 bind it to all addresses
- * even if oob_tcp_if_include is set, and anyone who reaches the port can make mpirun start
- * processes. This file is not linked into the program: it is compiled separately and embedded
- * (Makefile; mpirun.c).
+ * even if oob_tcp_if_include is set, 6.0 to that of a network even with prte_if_include=lo. Anyone
+ * who reaches the port can make mpirun start processes. This file is not linked into the program:
+ * it is compiled separately and embedded (Makefile; mpirun.c).
  */
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -18,13 +18,13 @@ int bind(int fd, const struct sockaddr *address, socklen_t size)
     struct sockaddr_in6 v6;
     if (address->sa_family == AF_INET && size >= sizeof v4) {
         v4 = *(const struct sockaddr_in *)(const void *)address;
-        if (v4.sin_addr.s_addr == htonl(INADDR_ANY)) {
+        if (ntohl(v4.sin_addr.s_addr) >> IN_CLASSA_NSHIFT != IN_LOOPBACKNET) {
             v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
             address = (const struct sockaddr *)&v4;
         }
     } else if (address->sa_family == AF_INET6 && size >= sizeof v6) {
         v6 = *(const struct sockaddr_in6 *)(const void *)address;
-        if (IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr)) {
+        if (!IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr)) {
             v6.sin6_addr = in6addr_loopback;
             address = (const struct sockaddr *)&v6;
         }

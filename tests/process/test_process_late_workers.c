@@ -60,7 +60,7 @@ static void await_pushes(struct process_rig *r, int times)
     text_free(&sql);
 }
 
-static void stop(struct process_rig *r)
+static void stop_run(struct process_rig *r)
 {
     kill(r->pid, SIGINT);
     assert_int_equal(process_wait(r), STOPPED);
@@ -82,7 +82,7 @@ static void join_leave_and_come_back(struct process_rig *r, const char *servers,
     assert_int_equal(process_wait(late.rig), STOPPED);
     join(&late, "worker=2");
     await_pushes(r, 3);
-    stop(r);
+    stop_run(r);
     assert_int_equal(process_wait(late.rig), OK);
     process_expect_answer(r, "SELECT status, workers FROM run", "stopped,2");
     process_expect_answer(r,
@@ -150,7 +150,7 @@ static void join_a_resumed_run_again(struct process_rig *r, const char *servers)
         struct late_worker late = late_worker_of(r, servers, NULL);
         join(&late, "worker=2");
         await_pushes(r, 1);
-        stop(r);
+        stop_run(r);
         assert_int_equal(process_wait(late.rig), OK);
         process_expect_replayed(r);
         forget(&late);

@@ -26,12 +26,27 @@
 /* ---- in a rank ----------------------------------------------------------------------------------
  */
 
+/* Open MPI 5 loses what a rank prints just before MPI_Abort(). So ranks print to mpirun's stderr.
+ */
+#define STDERR_OF_MPIRUN "SYNC_RIG_STDERR"
+
+static void print_to_mpirun(void)
+{
+    const char *path = getenv(STDERR_OF_MPIRUN);
+    int fd = path != NULL ? open(path, O_WRONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        dup2(fd, STDERR_FILENO);
+        close(fd);
+    }
+}
+
 bool sync_rig_is_rank(int argc, char **argv, const struct sync_case *cases, int *code)
 {
     unsigned rank, size;
     if (argc != 3 || strcmp(argv[1], "--case") != 0)
         return false;
     *code = ERROR_USAGE;
+    print_to_mpirun();
     for (const struct sync_case *c = cases; c->name != NULL; c++) {
         if (strcmp(c->name, argv[2]) != 0)
             continue;
@@ -104,10 +119,12 @@ static const char *sync_rig_folder(void)
 
 static void become_mpirun(unsigned ranks, const char *case_name)
 {
-    char program[4096] = "", n[16];
+    char program[4096] = "", n[16], errors[32];
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
         _exit(127);
     snprintf(n, sizeof n, "%u", ranks);
+    snprintf(errors, sizeof errors, "/proc/%d/fd/%d", getpid(), STDERR_FILENO);
+    setenv(STDERR_OF_MPIRUN, errors, 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     /* A killed launcher leaves files. They are in a folder that the test removes. */

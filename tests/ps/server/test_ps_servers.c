@@ -204,7 +204,7 @@ static void wrong_type(struct ps_servers_puppet *p)
     puppet_send(p, WIRE_RELEASE);
 }
 
-static void stop(struct ps_servers_puppet *p)
+static void tell_to_stop(struct ps_servers_puppet *p)
 {
     p->m.text = (struct wire_text){.code = STOPPED, .text = "told to stop"};
     puppet_send(p, WIRE_FAILED);
@@ -229,7 +229,7 @@ static void a_server_that_breaks_the_protocol_ends_the_run_and_is_named(void **s
         {place_without_an_order, ERROR_PROTOCOL, "free place"},
         {slice_without_request, ERROR_PROTOCOL, "server 1"},
         {wrong_type, ERROR_PROTOCOL, "server 1"},
-        {stop, STOPPED, "told to stop"},
+        {tell_to_stop, STOPPED, "told to stop"},
         {nothing, ERROR_PEER, "timeout_s"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -240,7 +240,7 @@ static void a_server_that_breaks_the_protocol_ends_the_run_and_is_named(void **s
         puppet_send(&p, WIRE_PING); /* a correct message changes nothing */
         puppet_expect(&p, WIRE_PONG);
         cases[i].act(&p);
-        if (cases[i].act == stop) /* in the other cases the follower is lost */
+        if (cases[i].act == tell_to_stop) /* in the other cases the follower is lost */
             puppet_leave(&p, 1);
         expect_end(r, server, cases[i].code, cases[i].names);
         channel_close(&p.channel);
