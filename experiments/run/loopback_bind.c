@@ -3,9 +3,10 @@
  * sockets to loopback instead of other addresses.
  *
  * mpirun opens a port for daemons on other hosts. Open MPI 4.1 and 5.0 bind it to all addresses
- * even if oob_tcp_if_include is set, 6.0 to that of a network even with prte_if_include=lo. Anyone
- * who reaches the port can make mpirun start processes. This file is not linked into the program:
- * it is compiled separately and embedded (Makefile; mpirun.c).
+ * even if oob_tcp_if_include is set, and anyone who reaches the port can make mpirun start
+ * processes. Open MPI 6.0 binds a port to the address of a network, even with prte_if_include=lo.
+ * This file is not linked into the program: it is compiled separately and embedded (Makefile;
+ * mpirun.c).
  */
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -26,8 +26,8 @@
 /* ---- in a rank ----------------------------------------------------------------------------------
  */
 
-/* Open MPI 5 loses what a rank prints just before MPI_Abort(). So ranks print to mpirun's stderr.
- */
+/* Open MPI 5 can lose what a rank prints just before MPI_Abort(), so ranks print to mpirun's
+ * stderr. */
 #define STDERR_OF_MPIRUN "SYNC_RIG_STDERR"
 
 static void print_to_mpirun(void)
